@@ -202,7 +202,9 @@ def _write_tokenizer(folder: Path) -> None:
 def _pseudo_text(lines: int = 4000) -> list[str]:
     """Seeded lines of made-up words with a Zipf-like frequency, enough for the vocabulary."""
     rng = random.Random(0)
-    syllables = [c + v + e for c in "bcdfghklmnprstvwz" for v in "aeiou" for e in ("", "n", "r", "s")]
+    syllables = [
+        c + v + e for c in "bcdfghklmnprstvwz" for v in "aeiou" for e in ("", "n", "r", "s")
+    ]
     words = ["".join(rng.choices(syllables, k=rng.randint(1, 4))) for _ in range(8000)]
     weights = [1 / rank for rank in range(1, len(words) + 1)]
     return [" ".join(rng.choices(words, weights, k=16)) for _ in range(lines)]
@@ -210,7 +212,9 @@ def _pseudo_text(lines: int = 4000) -> list[str]:
 
 def small_spec(dtype: str) -> ModelSpec:
     """The pair's smaller model."""
-    return ModelSpec(Family.LLAMA, hidden=512, layers=12, heads=8, kv_heads=4, ffn=1536, dtype=dtype)
+    return ModelSpec(
+        Family.LLAMA, hidden=512, layers=12, heads=8, kv_heads=4, ffn=1536, dtype=dtype
+    )
 
 
 def large_spec(dtype: str) -> ModelSpec:

@@ -11,7 +11,7 @@ MirageError
   LinkError            the peer's: agent or engine is gone, silent, or speaks another protocol
     ProtocolError      a message that cannot be read, or that has no place in the conversation
 
-"Cannot now" is not an exception: it is a value with a reason (``Refused`` in control).
+"Cannot now" is not an exception: it is a value with a reason (``memory.outcome.Refused``).
 """
 
 

@@ -1,1 +1,1 @@
-
+"""Elastic KV pools: geometry (pure) and the worker's mapping."""

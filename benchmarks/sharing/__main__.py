@@ -1,0 +1,142 @@
+"""Command line: ``python -m benchmarks.sharing``."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Sequence
+from dataclasses import replace
+from enum import Enum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from benchmarks import models
+from benchmarks.sharing import conditions as presets
+from benchmarks.sharing.arms import Arm, other_arms
+from benchmarks.sharing.benchmark import Benchmark
+from benchmarks.sharing.client import Done
+from benchmarks.sharing.conditions import Conditions
+from benchmarks.sharing.plots import draw
+from benchmarks.sharing.report import Result, table
+from benchmarks.sharing.traces import read_azure_gaps, read_lengths
+from mirage_core.errors import MirageError
+
+console = Console()
+
+
+class Terminal:
+    """Progress as one line a run."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+
+    def starting(self, what: str) -> None:
+        self._finish()
+        self._progress.add_task(what, total=None)
+
+    def running(self, what: str, requests: int) -> Done:
+        self._finish()
+        task = self._progress.add_task(what, total=requests)
+        return lambda _: self._progress.advance(task)
+
+    def _finish(self) -> None:
+        """Stop the clocks of what is over."""
+        for task in self._progress.task_ids:
+            self._progress.stop_task(task)
+
+
+class Part(Enum):
+    """What to measure."""
+
+    ALL = "all"
+    LOADS = "loads"
+    CALM = "no-pressure"
+
+
+def main(
+    quick: Annotated[
+        bool, typer.Option(help="Highest load alone, eager, with no pressure.")
+    ] = False,
+    demo: Annotated[bool, typer.Option(help="Highest load, one split, short.")] = False,
+    no_pressure: Annotated[
+        bool, typer.Option("--no-pressure", help="Only the cost of MIRAGE when it does nothing.")
+    ] = False,
+    loads: Annotated[
+        str | None, typer.Option(help="Multiples of stock's saturation: 0.5,1,2")
+    ] = None,
+    trace: Annotated[Path | None, typer.Option(help="Azure trace (CSV) for the arrivals.")] = None,
+    lengths: Annotated[Path | None, typer.Option(help="Table (CSV) of lengths.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Of arrivals, lengths and prompts.")] = 0,
+    out: Annotated[Path, typer.Option(help="Where the result is written.")] = Path(
+        "build/bench/sharing.json"
+    ),
+) -> None:
+    """Share one device between two models in several ways, and set them side by side."""
+    preset = presets.demo if demo else presets.quick if quick else presets.full
+    part = Part.CALM if no_pressure else Part.LOADS if demo else Part.ALL
+    try:
+        with console.status("models and conditions"):
+            conditions = _with_options(preset(models.DEFAULT_ROOT, seed), loads, trace, lengths)
+            arms = other_arms(conditions)
+        result = asyncio.run(_run(conditions, arms, part, out.parent / "logs"))
+    except (MirageError, OSError) as error:
+        console.print(f"[red]{error}[/red]", highlight=False)
+        raise typer.Exit(1) from error
+    result.write(out)
+    console.print(table(result))
+    for picture in draw(result, out.parent):
+        console.print(f"picture: {picture}")
+    console.print(f"result: {out}")
+
+
+def _with_options(
+    conditions: Conditions, loads: str | None, trace: Path | None, lengths: Path | None
+) -> Conditions:
+    if loads is not None:
+        conditions = replace(conditions, loads=_parse_loads(loads))
+    if trace is not None:
+        conditions = replace(conditions, gaps=read_azure_gaps(trace), gaps_name=str(trace))
+    if lengths is not None:
+        conditions = replace(conditions, lengths=read_lengths(lengths), lengths_name=str(lengths))
+    return conditions
+
+
+def _parse_loads(text: str) -> tuple[float, ...]:
+    try:
+        loads = sorted({float(part) for part in text.split(",")})
+    except ValueError:
+        loads = []
+    if not loads or loads[0] <= 0:
+        raise typer.BadParameter(f"--loads takes positive numbers with commas, not {text!r}")
+    return tuple(loads)
+
+
+async def _run(conditions: Conditions, arms: Sequence[Arm], part: Part, log_folder: Path) -> Result:
+    """Measure; a SIGTERM ends the run like Ctrl-C, so that no process is left behind."""
+    loop = asyncio.get_running_loop()
+    task = asyncio.current_task()
+    assert task is not None
+    loop.add_signal_handler(signal.SIGTERM, task.cancel)
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=console) as progress:
+        async with Benchmark(conditions, log_folder, Terminal(progress)) as benchmark:
+            if part is not Part.CALM:
+                await benchmark.measure(arms)
+            if part is not Part.LOADS:
+                for arm in arms:
+                    if arm.name == "mirage":
+                        await benchmark.measure_calm(arm)
+            return benchmark.result
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,99 @@
+"""``python -m node_agent``: the agent of one host device."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from mirage_core.errors import MirageError
+from mirage_core.policy.which_model import DonorOrder
+from node_agent.agent import Agent
+from node_agent.config import load_config
+from node_agent.logs import set_up_logs
+
+
+class MonotonicClock:
+    def monotonic_s(self) -> float:
+        return time.monotonic()
+
+
+def main(
+    config: Annotated[
+        Path | None, typer.Option(help="Settings in YAML or JSON; options here win.")
+    ] = None,
+    socket: Annotated[Path | None, typer.Option(help="Where engines connect.")] = None,
+    state_dir: Annotated[
+        Path | None, typer.Option(help="Keeps the device's id and its engines across restarts.")
+    ] = None,
+    device_bytes: Annotated[
+        str | None, typer.Option(help="Size of the device, as in 24GiB.")
+    ] = None,
+    page_bytes: Annotated[
+        str | None, typer.Option(help="Size of a page, a power of two (2MiB).")
+    ] = None,
+    report_interval_s: Annotated[
+        float | None, typer.Option(help="How often engines report (0.05).")
+    ] = None,
+    metrics_port: Annotated[
+        int | None, typer.Option(help="Prometheus metrics on this port of 127.0.0.1.")
+    ] = None,
+    timeline: Annotated[
+        Path | None, typer.Option(help="File for each engine's pages over time, JSON lines.")
+    ] = None,
+    event_log: Annotated[
+        Path | None, typer.Option(help="File for all events and decisions, JSON lines.")
+    ] = None,
+    json_logs: Annotated[
+        bool | None, typer.Option("--json-logs/--text-logs", help="Form of the log.")
+    ] = None,
+    order: Annotated[DonorOrder | None, typer.Option(help="Who lends first (mru).")] = None,
+    weights_move: Annotated[
+        bool | None,
+        typer.Option(
+            "--weights-move/--no-weights-move", help="Whether weights are lent at all (yes)."
+        ),
+    ] = None,
+    cap_share: Annotated[
+        float | None, typer.Option(help="Part of its units that a model lends at most (1.0).")
+    ] = None,
+    max_added_share: Annotated[
+        float | None,
+        typer.Option(help="Part by which lending may lengthen an active model's step (0.0)."),
+    ] = None,
+    reversion: Annotated[
+        bool | None,
+        typer.Option("--reversion/--no-reversion", help="Whether lent pages go back (yes)."),
+    ] = None,
+    reversion_margin_share: Annotated[
+        float | None, typer.Option(help="Part of its use that a pool keeps beyond it (0.1).")
+    ] = None,
+    reversion_hold_s: Annotated[
+        float | None, typer.Option(help="How long pages must have been spare (1.0).")
+    ] = None,
+) -> None:
+    """Share one host device among the engines of this node."""
+    given: dict[str, Any] = dict(locals())
+    path = given.pop("config")
+    overrides = {name: value for name, value in given.items() if value is not None}
+    try:
+        settings = load_config(path, overrides)
+        set_up_logs(as_json=settings.json_logs)
+        agent = Agent(settings, MonotonicClock())
+        try:
+            agent.install_signals()
+            agent.run()
+        finally:
+            agent.close()
+    except MirageError as error:
+        print(f"node_agent: {error}", file=sys.stderr)
+        raise typer.Exit(2) from None
+
+
+if __name__ == "__main__":
+    os.umask(0o077)
+    typer.run(main)

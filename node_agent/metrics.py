@@ -1,0 +1,113 @@
+"""Prometheus metrics of one device, on the loopback address."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from http.server import HTTPServer
+
+from prometheus_client import CollectorRegistry, Histogram, start_http_server
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from mirage_core.control.arbiter import Counters, DeviceSummary
+from mirage_core.errors import ConfigError
+from mirage_core.model import DeviceGeometry, EngineId, OwnerKind
+
+_ASK_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+
+
+@dataclass(frozen=True, slots=True)
+class _Snapshot:
+    summary: DeviceSummary
+    counters: Counters
+
+
+class Metrics:
+    """The loop hands over snapshots; the server's threads read the latest."""
+
+    def __init__(self, geometry: DeviceGeometry) -> None:
+        self._geometry = geometry
+        self._snapshot: _Snapshot | None = None
+        self._asked_s: dict[tuple[EngineId, int], float] = {}
+        self.registry = CollectorRegistry()
+        self.registry.register(self)
+        self._ask_latency_s = Histogram(
+            "mirage_ask_seconds",
+            "From an ask to its first pages, or to its denial",
+            buckets=_ASK_BUCKETS_S,
+            registry=self.registry,
+        )
+        self._server: tuple[HTTPServer, threading.Thread] | None = None
+
+    def serve(self, port: int) -> None:
+        try:
+            self._server = start_http_server(port, addr="127.0.0.1", registry=self.registry)
+        except OSError as error:
+            raise ConfigError(f"metrics_port {port}: {error.strerror}") from None
+
+    def close(self) -> None:
+        if self._server is not None:
+            server, thread = self._server
+            server.shutdown()
+            server.server_close()
+            thread.join()
+            self._server = None
+
+    def observe(self, summary: DeviceSummary, counters: Counters) -> None:
+        self._snapshot = _Snapshot(summary, counters)
+
+    def observe_ask(self, engine: EngineId, request_id: int, now_s: float) -> None:
+        self._asked_s = {key: at for key, at in self._asked_s.items() if key[0] != engine}
+        self._asked_s[engine, request_id] = now_s
+
+    def observe_answer(self, engine: EngineId, request_id: int, now_s: float) -> None:
+        asked_s = self._asked_s.pop((engine, request_id), None)
+        if asked_s is not None:
+            self._ask_latency_s.observe(now_s - asked_s)
+
+    def forget_engine(self, engine: EngineId) -> None:
+        self._asked_s = {key: at for key, at in self._asked_s.items() if key[0] != engine}
+
+    def collect(self) -> Iterator[Metric]:
+        """For prometheus_client."""
+        snapshot = self._snapshot
+        if snapshot is None:
+            return
+        summary, counters = snapshot.summary, snapshot.counters
+        pages = GaugeMetricFamily(
+            "mirage_pages",
+            "Pages by kind of owner",
+            labels=("device", "owner", "engine", "model"),
+        )
+        units = GaugeMetricFamily(
+            "mirage_cycled_units", "Units without pages of their own", labels=("engine", "model")
+        )
+        device = self._geometry.device
+        pages.add_metric((device, OwnerKind.FREE.value, "", ""), summary.free_pages)
+        for engine in summary.engines:
+            names = (engine.engine, engine.model)
+            for kind, count in (
+                (OwnerKind.UNIT, engine.resident_pages),
+                (OwnerKind.SLOT, engine.slot_pages),
+                (OwnerKind.POOL, engine.pool_pages),
+                (OwnerKind.IN_FLIGHT, engine.in_flight_pages),
+            ):
+                pages.add_metric((device, kind.value, *names), count)
+            units.add_metric(names, engine.cycled_units)
+        yield pages
+        yield units
+        yield GaugeMetricFamily(
+            "mirage_page_bytes", "Size of a page", value=self._geometry.page_bytes
+        )
+        for name, text, value in (
+            ("asks", "Asks of running engines", counters.asks),
+            ("takes", "Takes of starting engines", counters.takes),
+            ("granted_pages", "Pages granted", counters.granted_pages),
+            ("denials", "Asks and takes denied, wholly or in part", counters.denials),
+            ("remaps", "Plans applied that freed pages", counters.remaps),
+            ("reversions", "Plans applied that took pages back", counters.reversions),
+            ("shrinks", "Pool pages asked back", counters.shrinks),
+            ("refusals", "Operations that engines refused", counters.refusals),
+        ):
+            yield CounterMetricFamily(f"mirage_{name}", text, value=value)

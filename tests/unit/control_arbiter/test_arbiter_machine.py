@@ -1,0 +1,164 @@
+"""Random lives of engines on one device: the arbiter's books always agree, and nobody starves."""
+
+from __future__ import annotations
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
+from simulated_engine import SimulatedDevice, SimulatedEngine
+
+from mirage_core.control.arbiter import ANSWER_PATIENCE_S, MAX_RETRY_S, TAKE_PATIENCE_S
+from mirage_core.model import EngineId
+from mirage_core.policy.settings import Policy
+from mirage_core.policy.which_model import DonorOrder
+from mirage_core.wire.messages import Describe
+
+DEVICE_PAGES = 96
+
+
+class DeviceMachine(RuleBasedStateMachine):
+    engines = Bundle("engines")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.device = SimulatedDevice(DEVICE_PAGES)
+        self.started = 0
+
+    @rule(order=st.sampled_from(DonorOrder), weights_move=st.booleans())
+    def change_policy_on_an_empty_device(self, order: DonorOrder, weights_move: bool) -> None:
+        if not self.device.engines:
+            policy = Policy(order=order, weights_move=weights_move)
+            self.device = SimulatedDevice(DEVICE_PAGES, policy)
+
+    @rule(
+        target=engines,
+        priority=st.integers(0, 2),
+        unit_pages=st.lists(st.integers(1, 4), min_size=2, max_size=8),
+        granule_pages=st.integers(1, 4),
+        pinned=st.booleans(),
+        obstinate=st.booleans(),
+    )
+    def start(
+        self,
+        priority: int,
+        unit_pages: list[int],
+        granule_pages: int,
+        pinned: bool,
+        obstinate: bool,
+    ) -> SimulatedEngine:
+        self.started += 1
+        engine = SimulatedEngine(
+            EngineId(f"e{self.started}"),
+            Describe(
+                priority=priority,
+                unit_pages=tuple(unit_pages),
+                static_pages=2,
+                granule_pages=granule_pages,
+                pool_max_granules=40,
+                pool_min_granules=1,
+                pinned=pinned,
+            ),
+            obstinate=obstinate and pinned,
+        )
+        self.device.start(engine)
+        return engine
+
+    def can_speak(self, engine: SimulatedEngine) -> bool:
+        return engine.name in self.device.engines and engine.described and not engine.rejoining
+
+    @rule(engine=engines, granules=st.integers(1, 12))
+    def ask(self, engine: SimulatedEngine, granules: int) -> None:
+        if self.can_speak(engine):
+            engine.active = True
+            engine.live_granules = engine.pool_granules
+            self.device.say(engine, engine.report())
+            self.device.say(engine, engine.ask(granules))
+
+    @rule(engine=engines, active=st.booleans(), live=st.integers(0, 40), fast=st.booleans())
+    def report(self, engine: SimulatedEngine, active: bool, live: int, fast: bool) -> None:
+        if self.can_speak(engine):
+            engine.active = active
+            engine.live_granules = min(live, engine.pool_granules) if active else 0
+            engine.compute_s = 0.001 if fast else 0.01
+            self.device.say(engine, engine.report())
+
+    @rule(engine=engines)
+    def read_one(self, engine: SimulatedEngine) -> None:
+        if engine.arrived and engine.name in self.device.engines and not engine.rejoining:
+            self.device.read(engine)
+
+    @rule()
+    def read_all(self) -> None:
+        self.device.settle()
+
+    @rule(seconds=st.sampled_from([0.1, 1.0, 5.0, 30.0]))
+    def wait(self, seconds: float) -> None:
+        self.device.tick(seconds)
+
+    @rule(engine=consumes(engines))
+    def die(self, engine: SimulatedEngine) -> None:
+        if engine.name in self.device.engines:
+            self.device.die(engine)
+
+    @rule(engine=engines)
+    def lose_link(self, engine: SimulatedEngine) -> None:
+        if self.can_speak(engine):
+            self.device.lose_link(engine)
+
+    @rule(engine=engines)
+    def rejoin(self, engine: SimulatedEngine) -> None:
+        if engine.rejoining and engine.name in self.device.engines:
+            self.device.rejoin(engine)
+
+    @rule()
+    def restart_agent(self) -> None:
+        if all(engine.described for engine in self.device.engines.values()):
+            self.device.restart_agent()
+
+    @invariant()
+    def books_agree(self) -> None:
+        self.device.check()
+
+    @invariant()
+    def nobody_waits_beside_a_free_granule(self) -> None:
+        arbiter = self.device.arbiter
+        if arbiter.awaited:
+            return
+        waiting = {
+            summary.engine: summary.waiting_pages
+            for summary in arbiter.summary(self.device.now_s).engines
+            if summary.waiting_pages
+        }
+        if not all(self.device.engines[name].described for name in waiting):
+            return  # an engine that starts has what is free kept for it
+        least = min(
+            (
+                min(pages, self.device.engines[name].description.granule_pages)
+                for name, pages in waiting.items()
+            ),
+            default=0,
+        )
+        # Free pages may be promised to a more important ask with a larger granule.
+        if len(waiting) == 1:
+            assert arbiter.free_pages < least
+
+    def teardown(self) -> None:
+        """In the end all is answered."""
+        for engine in list(self.device.engines.values()):
+            if engine.rejoining:
+                self.device.rejoin(engine)
+        for seconds in (0.0, 1.0, MAX_RETRY_S, ANSWER_PATIENCE_S, TAKE_PATIENCE_S, 1.0):
+            self.device.tick(seconds)
+            self.device.settle()
+            self.device.check()
+        summary = self.device.arbiter.summary(self.device.now_s)
+        assert all(engine.waiting_pages == 0 for engine in summary.engines)
+        for engine in list(self.device.engines.values()):
+            self.device.die(engine)
+        assert self.device.arbiter.free_pages == DEVICE_PAGES
+
+
+DeviceMachine.TestCase.settings = settings(
+    max_examples=80, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+)
+TestDevice = DeviceMachine.TestCase

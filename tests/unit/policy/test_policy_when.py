@@ -1,0 +1,114 @@
+"""When: shortage predicted, use watched, pages given back with hysteresis (§5.1, §7.6.1)."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from policy_snapshots import prove
+
+from mirage_core.errors import ConfigError
+from mirage_core.policy.when import (
+    Demand,
+    Reversion,
+    UseWatch,
+    needed_blocks,
+    returnable_pages,
+    watch_use,
+)
+
+demands = st.builds(
+    Demand,
+    held_tokens=st.integers(0, 500),
+    next_tokens=st.integers(0, 500),
+    final_tokens=st.integers(0, 1000),
+)
+
+
+def test_running_request_needs_a_block_when_it_grows_out_of_its_last() -> None:
+    running = Demand(held_tokens=29, next_tokens=30, final_tokens=100)
+    assert needed_blocks([running], block_tokens=16, max_running=8, horizon_steps=2) == 2
+    assert needed_blocks([running], block_tokens=16, max_running=8, horizon_steps=3) == 3
+
+
+def test_waiting_request_needs_its_whole_prompt() -> None:
+    waiting = Demand(held_tokens=0, next_tokens=100, final_tokens=300)
+    assert needed_blocks([waiting], block_tokens=16, max_running=8, horizon_steps=1) == 7
+
+
+def test_request_needs_nothing_beyond_its_last_token() -> None:
+    ending = Demand(held_tokens=30, next_tokens=31, final_tokens=32)
+    assert needed_blocks([ending], block_tokens=16, max_running=8, horizon_steps=50) == 2
+
+
+def test_requests_that_cannot_run_yet_are_not_needed_yet() -> None:
+    waiting = [Demand(held_tokens=0, next_tokens=16, final_tokens=16)] * 5
+    assert needed_blocks(waiting, block_tokens=16, max_running=3) == 3
+
+
+@prove
+@given(st.lists(demands), st.integers(1, 64), st.integers(0, 9), st.integers(0, 50))
+def test_a_longer_view_never_needs_less(
+    requests: list[Demand], block_tokens: int, max_running: int, horizon_steps: int
+) -> None:
+    def needed(steps: int) -> int:
+        return needed_blocks(
+            requests, block_tokens=block_tokens, max_running=max_running, horizon_steps=steps
+        )
+
+    held = sum(-(-request.held_tokens // block_tokens) for request in requests[:max_running])
+    assert held <= needed(horizon_steps) <= needed(horizon_steps + 1)
+
+
+def test_nothing_is_returned_before_a_whole_hold_was_watched() -> None:
+    reversion = Reversion(margin_share=0.0, hold_s=2.0)
+    watch = watch_use(None, 10, 0.0, reversion)
+    assert returnable_pages(watch, 100, 0, 1, reversion) == 0
+    watch = watch_use(watch, 30, 1.0, reversion)
+    assert returnable_pages(watch, 100, 0, 1, reversion) == 0
+    watch = watch_use(watch, 20, 2.0, reversion)
+    assert returnable_pages(watch, 100, 0, 1, reversion) == 70
+
+
+def test_without_hold_and_margin_everything_unused_is_returned_at_once() -> None:
+    reversion = Reversion(margin_share=0.0, hold_s=0.0)
+    watch = watch_use(None, 25, 5.0, reversion)
+    assert returnable_pages(watch, 100, 0, 10, reversion) == 70
+
+
+def test_use_that_rises_within_a_hold_is_kept_at_once() -> None:
+    reversion = Reversion(margin_share=0.0, hold_s=1.0)
+    watch = watch_use(UseWatch(0.0, 10, 10), 40, 0.5, reversion)
+    assert returnable_pages(watch, 100, 0, 1, reversion) == 60
+
+
+@prove
+@given(
+    st.lists(st.integers(0, 100), min_size=1, max_size=30),
+    st.integers(0, 100),
+    st.integers(1, 9),
+    st.floats(0.0, 2.0),
+    st.integers(0, 5),
+)
+def test_what_was_used_within_the_last_hold_is_never_returned(
+    used: list[int], minimum: int, granule: int, margin: float, hold: int
+) -> None:
+    reversion = Reversion(margin, float(hold))
+    watch = None
+    for now, pages in enumerate(used):
+        watch = watch_use(watch, pages, float(now), reversion)
+    back = returnable_pages(watch, 100, minimum, granule, reversion)
+    recent = max(used[-(hold + 1) :])
+    assert back % granule == 0
+    assert back == 0 or 100 - back >= max(minimum, math.ceil(recent * (1 + margin)))
+    assert len(used) > hold or back == 0
+    # Giving it back leaves nothing more to give.
+    assert returnable_pages(watch, 100 - back, minimum, granule, reversion) == 0
+
+
+def test_hysteresis_must_be_finite_and_not_negative() -> None:
+    for margin, hold in ((-0.1, 1.0), (0.1, -1.0), (math.nan, 1.0), (0.1, math.inf)):
+        with pytest.raises(ConfigError):
+            Reversion(margin, hold)
