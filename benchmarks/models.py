@@ -12,12 +12,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import random
 import shutil
 import sys
 import tempfile
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -163,7 +162,9 @@ def _write_weights(spec: ModelSpec, folder: Path) -> None:
     import torch
     from transformers import AutoModelForCausalLM
 
-    model = AutoModelForCausalLM.from_config(_config(spec), dtype=getattr(torch, spec.dtype))
+    model = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
+        _config(spec), dtype=getattr(torch, spec.dtype)
+    )
     generator = torch.Generator().manual_seed(spec.seed)
     with torch.no_grad():
         for name, parameter in sorted(model.named_parameters()):
@@ -193,7 +194,7 @@ def _write_tokenizer(folder: Path) -> None:
         show_progress=False,
     )
     tokenizer.train_from_iterator(_pseudo_text(), trainer)
-    fast = PreTrainedTokenizerFast(
+    fast = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
         tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>", unk_token="<unk>"
     )
     fast.save_pretrained(folder)
@@ -213,14 +214,14 @@ def _pseudo_text(lines: int = 4000) -> list[str]:
 def small_spec(dtype: str) -> ModelSpec:
     """The pair's smaller model."""
     return ModelSpec(
-        Family.LLAMA, hidden=512, layers=12, heads=8, kv_heads=4, ffn=1536, dtype=dtype
+        Family.LLAMA, hidden=384, layers=10, heads=6, kv_heads=6, ffn=1152, dtype=dtype
     )
 
 
 def large_spec(dtype: str) -> ModelSpec:
     """The pair's larger model."""
     return ModelSpec(
-        Family.LLAMA, hidden=768, layers=16, heads=12, kv_heads=4, ffn=2304, dtype=dtype, seed=1
+        Family.LLAMA, hidden=512, layers=12, heads=8, kv_heads=8, ffn=1536, dtype=dtype, seed=1
     )
 
 
@@ -232,5 +233,4 @@ def main(arguments: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    os.environ.setdefault("HF_HUB_OFFLINE", "1")
     main(sys.argv[1:])

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from mirage_core.errors import ConfigError
 
-_BACKLOG = 64
+_BACKLOG = 256
 
 
 def prepare_private_folder(path: Path, purpose: str) -> None:

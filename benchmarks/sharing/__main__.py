@@ -58,10 +58,8 @@ class Part(Enum):
 
 
 def main(
-    quick: Annotated[
-        bool, typer.Option(help="Highest load alone, eager, with no pressure.")
-    ] = False,
-    demo: Annotated[bool, typer.Option(help="Highest load, one split, short.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Highest load alone, eager.")] = False,
+    demo: Annotated[bool, typer.Option("--demo", help="Quick, one split, short.")] = False,
     no_pressure: Annotated[
         bool, typer.Option("--no-pressure", help="Only the cost of MIRAGE when it does nothing.")
     ] = False,

@@ -122,7 +122,7 @@ class Benchmark:
         engines = await self._enter(self._stage, arm)
         spec = self._workload(seed_offset=1)
         # More than any CPU serves in the time; only as many are sent as the engines take.
-        plenty = generate(spec, {name: 5000.0 for name in engines})
+        plenty = generate(spec, dict.fromkeys(engines, 5000.0))
         done = self._progress.running(f"{arm.name}, saturation", len(plenty))
         crowd = 2 * self._conditions.max_num_seqs
         run = await closed_loop(plenty, _urls(engines), _SATURATION_S, done, crowd)
@@ -201,7 +201,7 @@ def _some(
 ) -> dict[str, tuple[Request, ...]]:
     """``count`` requests of each model."""
     enough_tok_s = count * spec.longest_tokens / spec.horizon_s
-    requests = generate(spec, {model: enough_tok_s for model in models})
+    requests = generate(spec, dict.fromkeys(models, enough_tok_s))
     return {
         model: tuple(request for request in requests if request.model == model)[:count]
         for model in models

@@ -11,6 +11,7 @@ import asyncio
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import aiohttp
 
@@ -38,8 +39,7 @@ class Outcome:
 
     @property
     def gaps_s(self) -> list[float]:
-        times = self.token_times_s
-        return [b - a for a, b in zip(times, times[1:], strict=False)]
+        return [later - earlier for earlier, later in pairwise(self.token_times_s)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,8 +31,9 @@ class Figures:
     """an arm's own counters over the run"""
 
     def as_json(self) -> dict[str, object]:
-        figures = asdict(self)
-        return figures | figures.pop("extra")
+        figures: dict[str, object] = asdict(self)
+        del figures["extra"]
+        return {**figures, **self.extra}
 
 
 def figures_of(run: Run, counted: Mapping[str, float]) -> Figures:

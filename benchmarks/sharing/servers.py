@@ -13,6 +13,7 @@ import socket
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -122,18 +123,14 @@ class Server:
     async def stop(self) -> None:
         """End the process and its children: first asked, then killed.  Safe to call twice."""
         self._signal_group(signal.SIGTERM)
-        try:
+        with suppress(TimeoutError):
             await asyncio.wait_for(self._process.wait(), _STOP_LIMIT_S)
-        except TimeoutError:
-            pass
         self._signal_group(signal.SIGKILL)
         await self._process.wait()
 
     def _signal_group(self, number: signal.Signals) -> None:
-        try:
+        with suppress(ProcessLookupError):
             os.killpg(self._process.pid, number)
-        except ProcessLookupError:
-            pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,8 +173,8 @@ class Stage:
     ) -> Mapping[str, Engine]:
         """End what runs and start these: ``before`` first, each ready before the next.
 
-        Engines log to ``log_folder``.  Returns the engines by name, all healthy.  Raises ServerError if a process ends or is not
-        ready in ``START_LIMIT_S``.
+        Engines log to ``log_folder``.  Returns the engines by name, all healthy.  Raises
+        ServerError if a process ends or is not ready in ``START_LIMIT_S``.
         """
         await self.clear()
         for spec in before:

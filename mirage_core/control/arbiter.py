@@ -589,11 +589,14 @@ class Arbiter:
         return [p for p in self._pending.values() if p.engine == engine]
 
     def _coming_pages(self, now_s: float) -> int:
-        """Pages asked back from engines that can still be expected to answer."""
+        """Pages asked back from engines that can still be expected to answer.
+
+        One that has lost its link rejoins or dies soon; either settles what it was asked for.
+        """
         return sum(
             p.pages_expected
             for p in self._pending.values()
-            if self._records[p.engine].linked and now_s - p.asked_s <= ANSWER_PATIENCE_S
+            if now_s - p.asked_s <= ANSWER_PATIENCE_S
         )
 
     def _owed_pages(self) -> int:

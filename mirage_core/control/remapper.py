@@ -278,35 +278,52 @@ class Remapper:
     def on_apply_plan(
         self, operation_id: int, plan: RemapPlan, pages: tuple[PageId, ...]
     ) -> list[Action]:
-        """The agent wants the weights under ``plan``; ``pages`` come for it."""
-        actions: list[Action] = []
-        if pages:
-            actions.append(self._order(Accept(pages), lambda outcome: []))
+        """The agent wants the weights under ``plan``; ``pages`` come for it.
+
+        One plan at a time, and only with pages that nobody else in the engine counts on: what a
+        plan takes comes from ``pages`` and the unpromised reserve, what it frees is released
+        before another plan may begin.
+        """
+        freed_now = self.plan.freed_pages(self._unit_pages)
         freed = plan.freed_pages(self._unit_pages)
-        self._plan_pending = True
+        from_reserve = max(0, freed_now - freed - len(pages))
+        reason = None
+        if self._plan_pending:
+            reason = "another plan is being applied"
+        elif from_reserve > self._reserve_pages:
+            reason = f"{from_reserve} pages are missing"
+        accept = [self._order(Accept(pages), lambda outcome: [])] if pages else []
         epoch = self._epoch
+        if reason is not None:
+            return [*accept, *self._refuse(operation_id, reason, len(pages), epoch)]
+        self._plan_pending = True
+        self._reserve_pages -= from_reserve
 
         def answered(outcome: Outcome) -> list[Action]:
-            self._plan_pending = False
-            reason = outcome.refused
-            if reason is not None:
-                surplus = len(pages)
-            else:
-                surplus = len(pages) + freed - self.plan.freed_pages(self._unit_pages)
-                self._set_plan(plan)
-                self._own_freed_pages = 0
+            if outcome.refused is not None:
+                self._plan_pending = False
+                self._reserve_pages += from_reserve
+                return self._refuse(operation_id, outcome.refused, len(pages), epoch)
+            self._set_plan(plan)
+            self._own_freed_pages = 0
 
             def released(back: tuple[PageId, ...]) -> list[Action]:
-                if epoch != self._epoch:
-                    return [SendGiveBack(back)]
-                if reason is not None:
-                    return [SendRefused(operation_id, reason, back)]
-                return [SendDone(operation_id, back)]
+                self._plan_pending = False
+                return self._answer(epoch, SendDone(operation_id, back))
 
-            return self._release(surplus, released)
+            return self._release(len(pages) + from_reserve + freed - freed_now, released)
 
-        actions.append(self._order(ApplyPlan(plan), answered))
-        return actions
+        return [*accept, self._order(ApplyPlan(plan), answered)]
+
+    def _refuse(self, operation_id: int, reason: str, pages: int, epoch: int) -> list[Action]:
+        """Give back what came with an operation, and say why it was not performed."""
+        return self._release(
+            pages, lambda back: self._answer(epoch, SendRefused(operation_id, reason, back))
+        )
+
+    def _answer(self, epoch: int, answer: SendDone | SendRefused) -> list[Action]:
+        """To the agent that asked; to a later one, its pages alone."""
+        return [answer if epoch == self._epoch else SendGiveBack(answer.pages)]
 
     def on_limits(self, allowance_pages: int) -> None:
         self._allowance_pages = allowance_pages

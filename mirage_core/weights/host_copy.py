@@ -43,7 +43,7 @@ class HostCopyWriter:
     def __init__(self, layout: WeightLayout) -> None:
         """Allocate the copy; ConfigError or DeviceError if the machine lacks the memory."""
         self._layout = layout
-        self._size_bytes = _file_bytes(layout)
+        self._size_bytes = host_copy_bytes(layout)
         fd = create_memory_file("mirage-host-copy", self._size_bytes, "a host copy of weights")
         self._base = _map_or_close(fd, self._size_bytes, libc.PROT_READ_WRITE)
         self._fd: int | None = fd
@@ -99,7 +99,7 @@ class HostCopy:
         """
         if seals_of(fd) & _SEALS != _SEALS:
             raise ProtocolError("the host copy may still change: it is not sealed")
-        size_bytes = _file_bytes(layout)
+        size_bytes = host_copy_bytes(layout)
         if os.fstat(fd).st_size != size_bytes:
             raise ProtocolError(
                 f"the host copy has {os.fstat(fd).st_size} bytes, its layout {size_bytes}"
@@ -137,7 +137,7 @@ class HostCopy:
     def close(self) -> None:
         """Let the mapping go; views of it must not be used any more."""
         if not self._closed:
-            libc.unmap(self._base, _file_bytes(self._layout))
+            libc.unmap(self._base, host_copy_bytes(self._layout))
             os.close(self._fd)
             self._closed = True
 
@@ -183,7 +183,8 @@ def _units_start_bytes(layout: WeightLayout) -> int:
     return -(-_header_bytes(layout) // libc.OS_PAGE_BYTES) * libc.OS_PAGE_BYTES
 
 
-def _file_bytes(layout: WeightLayout) -> int:
+def host_copy_bytes(layout: WeightLayout) -> int:
+    """Size of a host copy's memory file, header included."""
     return _units_start_bytes(layout) + layout.host_size_bytes
 
 

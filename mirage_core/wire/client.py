@@ -42,7 +42,7 @@ TAKE_TIMEOUT_S = 120.0
 HOST_COPY_TIMEOUT_S = 1800.0
 """Another engine may be reading the same weights from a slow disk."""
 MIN_BACKOFF_S = 0.05
-MAX_BACKOFF_S = 5.0
+MAX_BACKOFF_S = 1.0
 MAX_OUTBOX_MESSAGES = 1024
 """An agent that lets so many wait is hung: the link counts as lost."""
 

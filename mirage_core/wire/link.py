@@ -148,7 +148,8 @@ def connect(path: str, timeout_s: float | None = None) -> EngineLink:
     check_socket_path(path)
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
-        sock.settimeout(timeout_s)
+        if timeout_s is not None:
+            _limit_connect(sock, timeout_s)
         try:
             sock.connect(path)
         except OSError as error:
@@ -159,6 +160,7 @@ def connect(path: str, timeout_s: float | None = None) -> EngineLink:
         uid = peer_credentials(sock).uid
         if uid not in (os.getuid(), 0):
             raise ConfigError(f"the agent at {path} runs as user {uid}, not as ours or root")
+        sock.settimeout(timeout_s)
         return engine_link(sock)
     except BaseException:
         sock.close()
@@ -224,6 +226,17 @@ def _descriptors(beside: list[tuple[int, int, bytes]]) -> list[int]:
         if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
             fds.frombytes(data[: len(data) - len(data) % fds.itemsize])
     return fds.tolist()
+
+
+def _limit_connect(sock: socket.socket, timeout_s: float) -> None:
+    """Wait no longer than ``timeout_s`` for a place in the agent's queue.
+
+    Python's own time limit makes the socket one that does not block, and then a full queue is an
+    error at once.
+    """
+    whole_s = int(timeout_s)
+    limit = struct.pack("ll", whole_s, int((timeout_s - whole_s) * 1e6) or 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
 
 
 def _grow_buffers(sock: socket.socket) -> None:

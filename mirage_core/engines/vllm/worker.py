@@ -41,6 +41,7 @@ from mirage_core.weights.host_copy import (
     CHECKSUM_BYTES,
     HostCopy,
     HostCopyWriter,
+    host_copy_bytes,
     host_copy_digest,
 )
 from mirage_core.weights.layout import Tensor, WeightLayout, lay_out
@@ -157,7 +158,7 @@ class MirageWorker(CPUWorker):
             _fill(writer, layout, tensors)
             return writer.seal()
         digest = host_copy_digest(layout, _checksums(layout, tensors))
-        fd = self._client.open_host_copy(digest, layout.host_size_bytes)
+        fd = self._client.open_host_copy(digest, host_copy_bytes(layout))
         if fd is not None:
             try:
                 return HostCopy.open(fd, layout, digest)

@@ -173,6 +173,6 @@ def node(tmp_path: Path) -> Iterator[Node]:
 
 def raw_socket(agent: AgentProcess) -> socket.socket:
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    sock.settimeout(WAIT_S)
     sock.connect(str(agent.socket))
+    sock.settimeout(WAIT_S)
     return sock

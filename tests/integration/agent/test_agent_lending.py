@@ -61,6 +61,7 @@ def test_engine_too_large_for_the_device_is_told_what_is_missing(node: Node) -> 
     node.start_engine(name="a")
     big = node.launch(name="big", unit_pages=[10] * 12)
     assert "too small" in big.read()["denied"]
+    node.kill(big)
 
 
 def test_timeline_and_event_log_tell_what_happened(node: Node) -> None:

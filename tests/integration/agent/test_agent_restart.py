@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 from conftest import Node, wait_until
 
 
@@ -46,7 +49,7 @@ def test_engine_that_dies_after_the_restart_frees_what_it_held(node: Node) -> No
 
     def granted() -> bool:
         a.do("ask", granules=25)
-        return bool(a.do("status")["pool_granules"] == 26)
+        return bool(a.do("status")["pool_granules"] >= 26)
 
     wait_until(granted, "b is dead, so a gets pages")
 
@@ -73,24 +76,21 @@ def test_newcomer_waits_until_the_device_is_known(node: Node) -> None:
 
 def test_overlapping_holdings_are_answered_not_fatal(node: Node) -> None:
     a, b = node.start_engine(name="a"), node.start_engine(name="b")
-    honest_a, honest_b = a.do("status")["pages"], b.do("status")["pages"]
-    b.do("claim", pages=[*honest_b[:-1], honest_a[0]])
+    page_of_a, *_ = a.do("status")["pages"]
+    b.do("claim", pages=[*b.do("status")["pages"][:-1], page_of_a])
     node.agent.kill()
     node.agent.start()
-    wait_until(lambda: "owner" in node.agent.log.read_text(), "one of them was refused")
+    wait_until(lambda: "whose owner is" in node.agent.log.read_text(), "one of them is refused")
     assert node.agent.alive
-    b.do("claim", pages=honest_b)
-    for engine in (a, b):
-        engine.until(lambda s: s["connected"] and s["rejoins"], "rejoined")
-    wait_until(lambda: node.agent.log.read_text().count("rejoined with") >= 2, "both are believed")
+    # Nobody can tell which of them is right; the end of one settles it for the other.
+    node.kill(b)
+    wait_until(lambda: "a rejoined with 34 pages" in node.agent.log.read_text(), "a is believed")
+    a.until(lambda s: s["connected"] and s["limits"], "a is served")
 
 
 def test_agent_of_another_size_refuses_to_start_beside_living_engines(node: Node) -> None:
     node.start_engine(name="a")
     node.agent.kill()
-    import subprocess
-    import sys
-
     result = subprocess.run(
         [
             *(sys.executable, "-m", "node_agent"),
