@@ -18,6 +18,7 @@ import sys
 import tempfile
 from dataclasses import asdict, dataclass
 from enum import Enum
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 DEFAULT_ROOT = Path("build/models")
 VOCABULARY = 4096
 SPECIAL_TOKENS = ("<s>", "</s>", "<unk>")
-_FORMAT = 2
+_FORMAT = 1
 """Raised when the same spec would give other bytes, so that old folders are not used."""
 
 
@@ -181,8 +182,22 @@ def _random_like(name: str, like: torch.Tensor, generator: torch.Generator) -> t
 
 
 def _write_tokenizer(folder: Path) -> None:
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from tokenizers import Tokenizer
     from transformers import PreTrainedTokenizerFast
+
+    fast = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
+        tokenizer_object=Tokenizer.from_str(_trained_tokenizer()),
+        bos_token="<s>",
+        eos_token="</s>",
+        unk_token="<unk>",
+    )
+    fast.save_pretrained(folder)
+
+
+@cache
+def _trained_tokenizer() -> str:
+    """A byte-level BPE of ``VOCABULARY`` entries in JSON; the same for every model."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -194,21 +209,17 @@ def _write_tokenizer(folder: Path) -> None:
         show_progress=False,
     )
     tokenizer.train_from_iterator(_pseudo_text(), trainer)
-    fast = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
-        tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>", unk_token="<unk>"
-    )
-    fast.save_pretrained(folder)
+    return str(tokenizer.to_str())
 
 
-def _pseudo_text(lines: int = 4000) -> list[str]:
-    """Seeded lines of made-up words with a Zipf-like frequency, enough for the vocabulary."""
+def _pseudo_text(words: int = 40_000) -> list[str]:
+    """Seeded made-up words with a Zipf-like frequency, enough of them for the vocabulary."""
     rng = random.Random(0)
-    syllables = [
-        c + v + e for c in "bcdfghklmnprstvwz" for v in "aeiou" for e in ("", "n", "r", "s")
-    ]
-    words = ["".join(rng.choices(syllables, k=rng.randint(1, 4))) for _ in range(8000)]
-    weights = [1 / rank for rank in range(1, len(words) + 1)]
-    return [" ".join(rng.choices(words, weights, k=16)) for _ in range(lines)]
+    openings, endings = "bcdfghklmnprstvwz", ("", "n", "r", "s")
+    syllables = [c + v + e for c in openings for v in "aeiou" for e in endings]
+    known = ["".join(rng.choices(syllables, k=rng.randint(1, 4))) for _ in range(8000)]
+    weights = [1 / rank for rank in range(1, len(known) + 1)]
+    return rng.choices(known, weights, k=words)
 
 
 def small_spec(dtype: str) -> ModelSpec:

@@ -25,7 +25,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import FrameType
 
-from mirage_core.control.arbiter import Arbiter
 from mirage_core.control.arbiter_events import (
     Action,
     EngineDied,
@@ -52,8 +51,9 @@ from mirage_core.wire import codec
 from mirage_core.wire import messages as m
 from mirage_core.wire.link import AgentLink, agent_link, open_peer_pidfd
 from node_agent.config import AgentConfig
+from node_agent.event_log import Beginning, EventLog
 from node_agent.host_copies import HostCopies, HostCopyAnswer
-from node_agent.journal import JsonLines, Timeline, to_json
+from node_agent.journal import JsonLines, Timeline
 from node_agent.listener import listen, lock_folder, prepare_private_folder
 from node_agent.metrics import Metrics
 from node_agent.processes import ProcessId, observe_boot_id, observe_process, open_process
@@ -136,16 +136,16 @@ class Agent:
         self._closers.append(self._close_device)
         self._outgoing: deque[Action] = deque()
         self._sending = False
-        self._open_journals()
-
         awaited = self._find_survivors()
-        self._arbiter = Arbiter(
-            self._geometry.pages,
-            config.policy(),
-            awaited={engine: known.model for engine, known in awaited.items()},
+        beginning = Beginning(
+            pages=self._geometry.pages,
+            policy=config.policy(),
+            awaited=awaited,
             # Above the ids of every earlier incarnation of this boot: none gives one a microsecond.
             first_operation=int(self._clock.monotonic_s() * 1e6) + 1,
         )
+        self._open_journals(beginning)
+        self._arbiter = beginning.make_arbiter()
         if awaited:
             _log.warning("waiting for %s to rejoin", ", ".join(sorted(awaited)))
         else:
@@ -167,10 +167,10 @@ class Agent:
             config.socket,
         )
 
-    def _open_journals(self) -> None:
+    def _open_journals(self, beginning: Beginning) -> None:
         config = self._config
         self._timeline: Timeline | None = None
-        self._event_log: JsonLines | None = None
+        self._event_log: EventLog | None = None
         self._metrics = Metrics(self._geometry)
         self._closers.append(self._metrics.close)
         if config.metrics_port is not None:
@@ -180,16 +180,9 @@ class Agent:
             self._closers.append(lines.close)
             self._timeline = Timeline(lines)
         if config.event_log is not None:
-            self._event_log = JsonLines(config.event_log)
-            self._closers.append(self._event_log.close)
-            self._event_log.write(
-                {
-                    "t_s": self._clock.monotonic_s(),
-                    "incarnation": self._incarnation,
-                    "device": to_json(self._geometry),
-                    "policy": to_json(config.policy()),
-                }
-            )
+            lines = JsonLines(config.event_log)
+            self._closers.append(lines.close)
+            self._event_log = EventLog(lines, beginning, self._clock.monotonic_s())
 
     # ---- life
 
@@ -232,7 +225,7 @@ class Agent:
 
     # ---- the device, and what an earlier agent left behind
 
-    def _find_survivors(self) -> dict[EngineId, _Engine]:
+    def _find_survivors(self) -> dict[EngineId, ModelName]:
         """Engines of an earlier agent whose workers are alive, and so hold pages."""
         state = load_state(self._state_path)
         if state is None or state.boot_id != self._boot_id:
@@ -248,7 +241,7 @@ class Agent:
                 f"{', '.join(sorted(self._engines))} hold pages of {state.device.geometry}:"
                 f" start the agent with that size, or end them first (now {self._geometry})"
             )
-        return dict(self._engines)
+        return {name: engine.model for name, engine in self._engines.items()}
 
     def _create_device(self) -> None:
         self._device = HostDevice.create(self._geometry)
@@ -554,8 +547,8 @@ class Agent:
         """
         now_s = self._clock.monotonic_s()
         actions = self._arbiter.handle(event, now_s)
-        if self._event_log is not None and (actions or not isinstance(event, Tick)):
-            self._event_log.write({"t_s": now_s, "event": to_json(event)})
+        if self._event_log is not None:
+            self._event_log.observe_event(event, now_s)
         self._outgoing.extend(actions)
         if not self._sending:
             self._sending = True
@@ -570,7 +563,7 @@ class Agent:
     def _carry_out(self, action: Action, now_s: float) -> None:
         if isinstance(action, Explain):
             if self._event_log is not None:
-                self._event_log.write({"t_s": now_s, "decision": to_json(action)})
+                self._event_log.observe_decision(action, now_s)
             return
         message = action.message
         if isinstance(message, m.Granted | m.Denied) and action.role is m.Role.SCHEDULER:

@@ -1,12 +1,9 @@
-"""Files of JSON lines: the event log, from which decisions can be replayed, and the timeline."""
+"""Files of JSON lines, and the timeline of a device."""
 
 from __future__ import annotations
 
-import dataclasses
 import json
-from enum import Enum
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Any
 
 from mirage_core.control.arbiter import DeviceSummary, EngineSummary
@@ -27,21 +24,10 @@ class JsonLines:
             raise ConfigError(f"cannot write {path}: {error.strerror}") from None
 
     def write(self, values: dict[str, Any]) -> None:
-        self._file.write(json.dumps(values, separators=(",", ":"), default=_plain) + "\n")
+        self._file.write(json.dumps(values, separators=(",", ":")) + "\n")
 
     def close(self) -> None:
         self._file.close()
-
-    def __enter__(self) -> JsonLines:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 class Timeline:
@@ -77,23 +63,3 @@ class Timeline:
                     }
                 )
         self._last = present
-
-
-def to_json(value: Any) -> Any:
-    """A value of the core as plain JSON; a dataclass names its kind."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = {f.name: to_json(getattr(value, f.name)) for f in dataclasses.fields(value)}
-        return {"kind": type(value).__name__, **fields}
-    if isinstance(value, Enum):
-        return value.value
-    if isinstance(value, tuple | list):
-        if hasattr(value, "_asdict"):
-            return {name: to_json(item) for name, item in value._asdict().items()}
-        return [to_json(item) for item in value]
-    return value
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Path):
-        return str(value)
-    raise TypeError(f"{type(value).__name__} has no JSON form")

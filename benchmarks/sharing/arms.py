@@ -26,8 +26,7 @@ class Setup:
     before: tuple[ServerSpec, ...] = ()
     """started first, each ready before the next: the agent"""
     timeline: Path | None = None
-    """JSON lines that the agent writes: t_s (monotonic), engine, pool_pages, pool_used_pages,
-    resident_pages, cycled_units, free_pages"""
+    """that the agent writes, in the format of ``timeline``"""
 
 
 class Arm(Protocol):

@@ -22,11 +22,11 @@ from benchmarks.sharing.conditions import Conditions
 from benchmarks.sharing.figures import figures_of, saturation_tok_s
 from benchmarks.sharing.report import ArmResult, Result
 from benchmarks.sharing.servers import Engine, Stage, settle
+from benchmarks.sharing.timeline import read_timeline
 from benchmarks.sharing.workload import Request, WorkloadSpec, burstiness, generate
 
-_SATURATION_S = 20.0
-_SATURATION_FROM_S = 5.0
-"""the pools fill first; that is faster than saturation and not counted"""
+_FILL_SHARE = 0.25
+"""of the time of measuring saturation: the pools fill first, which is faster and not counted"""
 _WARM_REQUESTS = 4
 _CALM_ROUNDS = 4
 _CALM_CONCURRENCY = 2
@@ -125,10 +125,11 @@ class Benchmark:
         plenty = generate(spec, dict.fromkeys(engines, 5000.0))
         done = self._progress.running(f"{arm.name}, saturation", len(plenty))
         crowd = 2 * self._conditions.max_num_seqs
-        run = await closed_loop(plenty, _urls(engines), _SATURATION_S, done, crowd)
+        until_s = self._conditions.saturation_s
+        run = await closed_loop(plenty, _urls(engines), until_s, done, crowd)
         self._stage.require_running()
         self.result.saturation_tok_s = saturation_tok_s(
-            run.outcomes, _SATURATION_FROM_S, _SATURATION_S
+            run.outcomes, _FILL_SHARE * until_s, until_s
         )
 
     async def _measure_arm(self, arm: Arm, load: float, requests: Sequence[Request]) -> ArmResult:
@@ -140,7 +141,13 @@ class Benchmark:
         await settle(engines)
         after = await arm.counters(engines)
         counted = {name: after[name] - before[name] for name in after}
-        return ArmResult(arm, run, figures_of(run, counted))
+        timeline = arm.setup(self._conditions).timeline
+        samples = (
+            read_timeline(timeline, run.started_s, run.started_s + run.makespan_s)
+            if timeline
+            else ()
+        )
+        return ArmResult(arm, run, figures_of(run, counted), samples)
 
     async def _enter(self, stage: Stage, arm: Arm) -> Mapping[str, Engine]:
         """The arm's engines: healthy, warm, idle, with nothing in their prefix caches."""

@@ -55,6 +55,8 @@ class Conditions:
     """static parts of the KV memory that the first model gets; stock takes its best"""
     loads: tuple[float, ...]
     """multiples of stock's own saturation, ascending; the last gives the top-level figures"""
+    saturation_s: float
+    """how long saturation is measured"""
     horizon_s: float
     period_s: float
     lengths: LengthSource
@@ -134,6 +136,7 @@ class Conditions:
             "eager": self.eager,
             "splits": list(self.splits),
             "loads": list(self.loads),
+            "saturation_s": self.saturation_s,
             "horizon_s": self.horizon_s,
             "period_s": self.period_s,
             "lengths": self.lengths_name,
@@ -147,7 +150,7 @@ class Conditions:
 
 
 def full(model_root: Path, seed: int) -> Conditions:
-    """All loads, compiled as vLLM does by default."""
+    """All loads, compiled as vLLM does by default, stock with the best of three splits."""
     return Conditions(
         models=_pair(model_root),
         kv_share=0.10,
@@ -158,8 +161,9 @@ def full(model_root: Path, seed: int) -> Conditions:
         eager=False,
         splits=(0.4, 0.3, 0.5),
         loads=(0.5, 1.0, 1.5, 2.0),
-        horizon_s=48.0,
-        period_s=12.0,
+        saturation_s=20.0,
+        horizon_s=40.0,
+        period_s=10.0,
         lengths=SHAREGPT,
         lengths_name="ShareGPT quantiles",
         length_scale=0.2,
@@ -170,13 +174,23 @@ def full(model_root: Path, seed: int) -> Conditions:
 
 
 def quick(model_root: Path, seed: int) -> Conditions:
-    """The highest load alone, eager since two compiled starts would take most of the time."""
-    return replace(full(model_root, seed), eager=True, loads=(2.0,))
+    """The highest load alone; eager and one split, since starting engines takes most of the time.
+
+    The split is the one at which both pools hold about as many requests.
+    """
+    return replace(
+        full(model_root, seed),
+        eager=True,
+        splits=(0.4,),
+        loads=(2.0,),
+        horizon_s=32.0,
+        period_s=8.0,
+    )
 
 
 def demo(model_root: Path, seed: int) -> Conditions:
-    """The highest load, one static split, a short horizon, eager."""
-    return replace(quick(model_root, seed), splits=(0.4,), horizon_s=20.0, period_s=10.0)
+    """``quick`` with one burst for each model."""
+    return replace(quick(model_root, seed), saturation_s=12.0, horizon_s=16.0)
 
 
 def _pair(model_root: Path) -> tuple[HostedModel, HostedModel]:

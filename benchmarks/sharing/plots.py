@@ -6,10 +6,9 @@ models keep resident, time to first token by arrival, and time between tokens.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from textwrap import fill
 
 import matplotlib
 
@@ -19,50 +18,13 @@ import numpy as np
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 
-from benchmarks.sharing.arms import Setup
 from benchmarks.sharing.conditions import Conditions
 from benchmarks.sharing.report import ArmResult, Result
+from benchmarks.sharing.timeline import Sample
 
 _COLOURS = ("#1f6fb4", "#d9712b", "#4a9b57", "#8a63a8")
 _WINDOW_S = 1.0
 _MB = 1e6
-
-
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """One engine's memory at one time, in pages; what the agent did not report is None."""
-
-    t_s: float
-    engine: str
-    pool_pages: int
-    pool_used_pages: int | None
-    resident_pages: int | None
-
-
-def read_timeline(path: Path | None, from_s: float, until_s: float) -> list[Sample]:
-    """Samples within ``from_s..until_s`` (monotonic), their times counted from ``from_s``.
-
-    A half-written last line is left out; without a file there are no samples.
-    """
-    if path is None or not path.exists():
-        return []
-    samples = []
-    for line in path.read_text().splitlines():
-        try:
-            row = json.loads(line)
-        except json.JSONDecodeError:
-            continue
-        if from_s <= row["t_s"] <= until_s:
-            samples.append(
-                Sample(
-                    row["t_s"] - from_s,
-                    row["engine"],
-                    row["pool_pages"],
-                    row.get("pool_used_pages"),
-                    row.get("resident_pages"),
-                )
-            )
-    return samples
 
 
 def draw(result: Result, folder: Path) -> list[Path]:
@@ -83,12 +45,9 @@ def _draw_load(conditions: Conditions, load: float, arms: Sequence[ArmResult], f
         model.name: colour for model, colour in zip(conditions.models, _COLOURS, strict=False)
     }
     for column, result in zip(grid.T, arms, strict=True):
-        setup = result.arm.setup(conditions)
-        began_s = result.run.started_s
-        samples = read_timeline(setup.timeline, began_s, began_s + result.run.makespan_s)
         column[0].set_title(f"{result.arm.name}: {result.figures.throughput_tok_s:.0f} tok/s")
-        _draw_pools(column[0], conditions, setup, samples, colours, result.run.makespan_s)
-        _draw_resident(column[1], conditions, samples, colours, result.run.makespan_s)
+        _draw_pools(column[0], conditions, result, colours)
+        _draw_resident(column[1], conditions, result, colours)
         _draw_ttft(column[2], result, colours)
         _draw_tbt(column[3], result, colours)
         column[3].set_xlabel("time, s")
@@ -101,61 +60,49 @@ def _draw_load(conditions: Conditions, load: float, arms: Sequence[ArmResult], f
     grid[2, 0].set_yscale("log")
     grid[3, 0].set_yscale("log")
     grid[0, 0].legend(loc="upper left", fontsize=8)
-    figure.suptitle(
-        f"{load:g}x stock's saturation; shading: whose period it is; thin line: pool in use"
-    )
+    title = f"{load:g}x stock's saturation; shading: whose period it is; thin line: pool in use"
+    figure.suptitle(fill(title, 30 * len(arms)))
     figure.tight_layout()
     figure.savefig(file, dpi=110)
     plt.close(figure)
 
 
 def _draw_pools(
-    axes: Axes,
-    conditions: Conditions,
-    setup: Setup,
-    samples: Sequence[Sample],
-    colours: Mapping[str, str],
-    until_s: float,
+    axes: Axes, conditions: Conditions, result: ArmResult, colours: Mapping[str, str]
 ) -> None:
     """Pools over time; without samples the pools are static, as the engines were told."""
-    for engine in setup.engines:
+    for engine in result.arm.setup(conditions).engines:
         colour = colours[engine.name]
-        mine = [sample for sample in samples if sample.engine == engine.name]
+        mine = _of(result, engine.name)
         if mine:
             times_s = [sample.t_s for sample in mine]
             sizes = [sample.pool_pages * conditions.page_bytes / _MB for sample in mine]
             axes.step(times_s, sizes, where="post", color=colour, label=engine.name)
-            used = [(s.t_s, s.pool_used_pages) for s in mine if s.pool_used_pages is not None]
-            axes.step(
-                [t for t, _ in used],
-                [pages * conditions.page_bytes / _MB for _, pages in used],
-                where="post",
-                color=colour,
-                linewidth=0.6,
-            )
+            used = [sample.pool_used_pages * conditions.page_bytes / _MB for sample in mine]
+            axes.step(times_s, used, where="post", color=colour, linewidth=0.6)
         else:
             size = engine.kv_bytes / _MB
-            axes.plot([0, until_s], [size, size], color=colour, label=engine.name)
+            axes.plot([0, result.run.makespan_s], [size, size], color=colour, label=engine.name)
     axes.set_ylim(bottom=0)
 
 
 def _draw_resident(
-    axes: Axes,
-    conditions: Conditions,
-    samples: Sequence[Sample],
-    colours: Mapping[str, str],
-    until_s: float,
+    axes: Axes, conditions: Conditions, result: ArmResult, colours: Mapping[str, str]
 ) -> None:
     """Weights that own their pages; all of them where nothing moves."""
     for model in conditions.models:
-        mine = [s for s in samples if s.engine == model.name and s.resident_pages is not None]
+        mine = _of(result, model.name)
         if mine:
-            sizes = [(s.resident_pages or 0) * conditions.page_bytes / _MB for s in mine]
+            sizes = [s.resident_pages * conditions.page_bytes / _MB for s in mine]
             axes.step([s.t_s for s in mine], sizes, where="post", color=colours[model.name])
         else:
             size = model.weight_bytes / _MB
-            axes.plot([0, until_s], [size, size], color=colours[model.name])
+            axes.plot([0, result.run.makespan_s], [size, size], color=colours[model.name])
     axes.set_ylim(bottom=0)
+
+
+def _of(result: ArmResult, engine: str) -> list[Sample]:
+    return [sample for sample in result.samples if sample.engine == engine]
 
 
 def _draw_ttft(axes: Axes, result: ArmResult, colours: Mapping[str, str]) -> None:

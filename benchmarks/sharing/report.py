@@ -16,12 +16,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from benchmarks.sharing.arms import Arm
 from benchmarks.sharing.client import Run
 from benchmarks.sharing.conditions import Conditions
 from benchmarks.sharing.figures import Figures, answers, divergence, identical
+from benchmarks.sharing.timeline import Sample
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +33,8 @@ class ArmResult:
     arm: Arm
     run: Run
     figures: Figures
+    samples: tuple[Sample, ...] = ()
+    """of the device's memory, if the arm has an agent"""
 
 
 @dataclass(slots=True)
@@ -100,22 +104,25 @@ _COLUMNS = (
     "load",
     "arm",
     "tok/s",
-    "vs stock",
+    "x stock",
     "TTFT p50 s",
     "TTFT p99 s",
     "TBT p50 ms",
     "TBT p99 ms",
-    "preempted",
+    "pre- empt.",
     "done",
-    "failed",
+    "fail- ed",
 )
 
 
 def table(result: Result) -> Table:
-    """All arms side by side, one block of rows a load."""
-    made = Table(title="Two models on one device, the same requests", title_justify="left")
+    """All arms side by side, one block of rows a load, within 80 columns."""
+    made = Table(title="Two models on one device, the same requests", box=SIMPLE_HEAD)
+    made.title_justify = "left"
+    made.collapse_padding, made.pad_edge = True, False
     for name in _COLUMNS:
-        made.add_column(name, justify="left" if name == "arm" else "right")
+        text = name in ("load", "arm")
+        made.add_column(name, justify="left" if text else "right", no_wrap=text)
     for load, arms in sorted(result.loads.items()):
         stock = next((r.figures.throughput_tok_s for r in arms if r.arm.name == "stock"), None)
         for each in arms:

@@ -23,6 +23,7 @@ from mirage_core.errors import MirageError
 
 START_LIMIT_S = 300.0
 _STOP_LIMIT_S = 20.0
+_SETTLE_LIMIT_S = 60.0
 _TAIL_LINES = 30
 
 
@@ -123,10 +124,16 @@ class Server:
     async def stop(self) -> None:
         """End the process and its children: first asked, then killed.  Safe to call twice."""
         self._signal_group(signal.SIGTERM)
-        with suppress(TimeoutError):
-            await asyncio.wait_for(self._process.wait(), _STOP_LIMIT_S)
-        self._signal_group(signal.SIGKILL)
+        try:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._process.wait(), _STOP_LIMIT_S)
+        finally:
+            self.kill()
         await self._process.wait()
+
+    def kill(self) -> None:
+        """End at once whoever of the process and its children is left."""
+        self._signal_group(signal.SIGKILL)
 
     def _signal_group(self, number: signal.Signals) -> None:
         with suppress(ProcessLookupError):
@@ -179,11 +186,20 @@ class Stage:
         await self.clear()
         for spec in before:
             await _wait_ready(await self._start(spec))
-        waits = [
-            _wait_healthy(spec, port, await self._start(_engine_server(spec, port, log_folder)))
-            for spec, port in zip(engines, free_ports(len(engines)), strict=True)
+        ports = free_ports(len(engines))
+        servers = [
+            await self._start(_engine_server(spec, port, log_folder))
+            for spec, port in zip(engines, ports, strict=True)
         ]
-        self._engines = {engine.spec.name: engine for engine in await asyncio.gather(*waits)}
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                healthy = [
+                    tasks.create_task(_wait_healthy(spec, port, server))
+                    for spec, port, server in zip(engines, ports, servers, strict=True)
+                ]
+        except ExceptionGroup as failed:
+            raise failed.exceptions[0] from None
+        self._engines = {task.result().spec.name: task.result() for task in healthy}
         self._cast = (before, engines)
         return self._engines
 
@@ -193,12 +209,15 @@ class Stage:
             server.require_running()
 
     async def clear(self) -> None:
-        """End all processes, engines first."""
+        """End all processes, whatever happens meanwhile."""
+        servers, self._servers = self._servers, []
         self._cast = None
         self._engines = {}
-        stopping = [server.stop() for server in reversed(self._servers)]
-        await asyncio.shield(asyncio.gather(*stopping))
-        self._servers = []
+        try:
+            await asyncio.gather(*(server.stop() for server in servers))
+        finally:
+            for server in servers:
+                server.kill()
 
     async def _start(self, spec: ServerSpec) -> Server:
         server = await Server.start(spec)
@@ -254,20 +273,27 @@ async def _wait_healthy(spec: EngineSpec, port: int, server: Server) -> Engine:
 
 
 async def settle(engines: Mapping[str, Engine]) -> None:
-    """Wait until the engines are idle, then empty their prefix caches.
+    """Wait until the engines are idle, and empty their prefix caches.
 
-    A run then meets neither another's last requests nor its prompts.
+    A run then meets neither another's last requests nor its prompts.  Raises ServerError if an
+    engine is still busy after ``_SETTLE_LIMIT_S``.
     """
     for engine in engines.values():
-        for gauge in ("vllm:num_requests_running", "vllm:num_requests_waiting"):
-            while await read_metric(engine.url, gauge) > 0:
-                await asyncio.sleep(0.1)
-        async with (
-            aiohttp.ClientSession() as session,
-            session.post(f"{engine.url}/reset_prefix_cache") as answer,
-        ):
-            if answer.status != 200:
-                raise ServerError(f"{engine.url}/reset_prefix_cache answered {answer.status}")
+        until_s = time.monotonic() + _SETTLE_LIMIT_S
+        while not (await _is_idle(engine.url) and await _reset_prefix_cache(engine.url)):
+            if time.monotonic() > until_s:
+                raise ServerError(f"engine {engine.spec.name} is busy without requests")
+            await asyncio.sleep(0.1)
+
+
+async def _is_idle(url: str) -> bool:
+    gauges = ("vllm:num_requests_running", "vllm:num_requests_waiting")
+    return not any([await read_metric(url, gauge) for gauge in gauges])
+
+
+async def _reset_prefix_cache(url: str) -> bool:
+    async with aiohttp.ClientSession() as session, session.post(f"{url}/reset_prefix_cache") as a:
+        return bool((await a.json())["success"])
 
 
 async def read_metric(url: str, name: str) -> float:

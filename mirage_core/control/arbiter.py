@@ -145,6 +145,7 @@ class Arbiter:
         self._takes: list[_Take] = []
         self._asks: dict[EngineId, _Ask] = {}
         self._limits: dict[EngineId, m.Limits] = {}
+        self._limits_stale = False
         self._actions: list[Action] = []
         self.counters = Counters()
 
@@ -196,7 +197,7 @@ class Arbiter:
             case Received():
                 self._receive(event.engine, event.message, now_s)
             case Tick():
-                pass
+                self._watch_pools(now_s)
         self._settle(now_s)
         return tuple(self._actions)
 
@@ -220,8 +221,10 @@ class Arbiter:
         else:
             record.forget_link()
             self._asks.pop(event.engine, None)
+            self._limits_stale = True
 
     def _bury(self, engine: EngineId) -> None:
+        self._limits_stale = True
         self._ledger.forget_engine(engine)
         self._records.pop(engine, None)
         self._awaited.discard(engine)
@@ -246,10 +249,10 @@ class Arbiter:
         match message:
             case m.Describe():
                 record.describe(message, self._policy.slots)
+                self._limits_stale = True
             case m.Report():
-                record.report(message, now_s, self._policy.slots)
-                if self._policy.reversion is not None:
-                    record.watch(self._view_of(record), now_s, self._policy.reversion)
+                self._limits_stale |= record.report(message, now_s, self._policy.slots)
+                self._watch_pool(record, now_s)
             case m.Ask():
                 self._enter_ask(record, message)
             case m.Done():
@@ -260,6 +263,16 @@ class Arbiter:
                 self._ledger.give_back(engine, message.pages)
             case _:
                 raise ProtocolError(f"the agent does not take {type(message).__name__} here")
+
+    def _watch_pools(self, now_s: float) -> None:
+        """An engine that is silent is as it last said: idle ones say nothing more."""
+        for record in self._records.values():
+            if record.linked and record.description is not None:
+                self._watch_pool(record, now_s)
+
+    def _watch_pool(self, record: EngineRecord, now_s: float) -> None:
+        if self._policy.reversion is not None:
+            record.watch(self._view_of(record), now_s, self._policy.reversion)
 
     def _enter_take(self, record: EngineRecord, take: m.Take, now_s: float) -> None:
         if any(waiting.engine == record.engine for waiting in self._takes):
@@ -342,6 +355,7 @@ class Arbiter:
         self._ledger.give_back(record.engine, sorted(known - stated))
         self._awaited.discard(record.engine)
         record.linked = True
+        self._limits_stale = True
 
     # ---- settling
 
@@ -353,7 +367,9 @@ class Arbiter:
         self._serve_takes(now_s)
         self._serve_asks(now_s)
         self._revert(now_s)
-        self._send_limits()
+        if self._limits_stale:
+            self._limits_stale = False
+            self._send_limits()
 
     def _deny_while_rebuilding(self, now_s: float) -> None:
         names = ", ".join(sorted(self._awaited))
@@ -473,19 +489,15 @@ class Arbiter:
 
     def _send_limits(self) -> None:
         """Tell each engine its bounds where they have changed."""
-        described = [r for r in self._records.values() if r.linked and r.description is not None]
-        if not described:
-            return
-        least_pages = {e: self._least_pages(record) for e, record in self._records.items()}
-        for record in described:
+        # Who has not described itself yet may turn out to need little.
+        described = [r for r in self._records.values() if r.description is not None]
+        least_pages = {record.engine: self._least_pages(record) for record in described}
+        for record in [r for r in described if r.linked]:
             view = self._view_of(record)
-            lendable = (
-                most_lending_row(view, True, self._policy).freed_pages
-                if self._policy.weights_move
-                else 0
-            )
+            lendable = self._lendable_pages(view, active=True)
+            record.most_lendable_pages = max(record.most_lendable_pages, lendable)
             others = sum(pages for e, pages in least_pages.items() if e != record.engine)
-            own = record.static_pages + sum(view.unit_pages) - lendable
+            own = record.static_pages + sum(view.unit_pages) - record.most_lendable_pages
             room = max(0, self._ledger.pages - others - own)
             limits = m.Limits(
                 pool_limit_pages=min(room - room % view.granule_pages, record.pool_max_pages),
@@ -634,12 +646,13 @@ class Arbiter:
         if record.description is None:
             return self._held_pages(record.engine)
         view = self._view_of(record)
-        lendable = (
-            most_lending_row(view, False, self._policy).freed_pages
-            if self._policy.weights_move
-            else 0
-        )
-        return record.least_pages + sum(view.unit_pages) - lendable
+        return record.least_pages + sum(view.unit_pages) - self._lendable_pages(view, active=False)
+
+    def _lendable_pages(self, view: EngineView, *, active: bool) -> int:
+        """Unit pages that the policy lets an engine lend at most, at its present cost."""
+        if not self._policy.weights_move:
+            return 0
+        return most_lending_row(view, active, self._policy).freed_pages
 
     # ---- views
 

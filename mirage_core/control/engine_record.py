@@ -62,6 +62,8 @@ class EngineRecord:
     spare_pages: int = 0
     prefill_s: float = 0.0
     use_watch: UseWatch | None = None
+    most_lendable_pages: int = 0
+    """of its own units to its own pool, at the best cost seen"""
     refusals: int = 0
     """in a row"""
     not_before_s: float = -math.inf
@@ -74,13 +76,18 @@ class EngineRecord:
     def describe(self, description: Describe, slots: SlotRule) -> None:
         self.description = description
         self.plan = description.plan
+        self.most_lendable_pages = 0
         self._tables.clear()
         self._choose_table((), (), slots)
 
-    def report(self, report: Report, now_s: float, slots: SlotRule) -> None:
-        """Take in a report; ProtocolError, and nothing changed, if it does not fit the model."""
+    def report(self, report: Report, now_s: float, slots: SlotRule) -> bool:
+        """Take in a report; whether the engine's cost is another now.
+
+        ProtocolError, and nothing changed, if it does not fit the model.
+        """
         description = self._described()
-        self._require_plan(report.plan, description)
+        if report.plan != self.plan:
+            self._require_plan(report.plan, description)
         for times in (report.unit_compute_s, report.unit_transfer_s):
             if len(times) not in (0, len(description.unit_pages)):
                 raise ProtocolError(f"{len(times)} times for {len(description.unit_pages)} units")
@@ -93,8 +100,10 @@ class EngineRecord:
         needed_granules = max(report.needed_granules, description.pool_min_granules)
         spare_granules = min(report.spare_granules, report.pool_granules - needed_granules)
         self.spare_pages = max(0, spare_granules) * description.granule_pages
+        before = (self._table, self.prefill_s)
         self.prefill_s = report.prefill_s
         self._choose_table(report.unit_compute_s, report.unit_transfer_s, slots)
+        return before[0] is not self._table or before[1] != self.prefill_s
 
     def done(self, done: Done) -> None:
         """Take in what an operation left behind; ProtocolError if it does not fit the model."""
@@ -149,7 +158,8 @@ class EngineRecord:
                 shrinking_pages += operation.pages_expected
             else:
                 plan = operation.plan
-        weights_pages = description.static_pages + plan.pages(description.unit_pages)
+        unit_pages = table.total_pages - table.row_of(plan).freed_pages
+        weights_pages = description.static_pages + unit_pages
         pool_pages = max(0, held_pages - weights_pages)
         return EngineView(
             engine=self.engine,
@@ -190,15 +200,19 @@ class EngineRecord:
     def _choose_table(
         self, compute_s: Sequence[float], transfer_s: Sequence[float], slots: SlotRule
     ) -> None:
-        """Keep one table for each bucket of total times, and use the present one's."""
+        """Keep one table for each bucket of total times, and use the present one's.
+
+        Times count only once every unit has one.
+        """
         unit_pages = self._described().unit_pages
+        if not compute_s or min(compute_s) <= 0:
+            compute_s = (UNMEASURED_UNIT_S,) * len(unit_pages)
+        if not transfer_s or min(transfer_s) <= 0:
+            transfer_s = tuple(pages * UNMEASURED_PAGE_S for pages in unit_pages)
         bucket = (_bucket(sum(compute_s)), _bucket(sum(transfer_s)))
         table = self._tables.pop(bucket, None)
         if table is None:
-            cost = StepCost(
-                tuple(compute_s) or (UNMEASURED_UNIT_S,) * len(unit_pages),
-                tuple(transfer_s) or tuple(pages * UNMEASURED_PAGE_S for pages in unit_pages),
-            )
+            cost = StepCost(tuple(compute_s), tuple(transfer_s))
             table = build_plan_table(cost, unit_pages, slots)
             if len(self._tables) >= MAX_PLAN_TABLES:
                 del self._tables[next(iter(self._tables))]
@@ -224,4 +238,4 @@ def newcomer_view(engine: EngineId, model: ModelName, priority: int) -> EngineVi
 
 
 def _bucket(time_s: float) -> int:
-    return round(math.log(time_s, COST_STEP)) if time_s > 0 else -(10**9)
+    return round(math.log(time_s, COST_STEP))

@@ -237,7 +237,9 @@ class Remapper:
         if self._passive:
             return actions
         have = len(self.mapped) - len(self.draining()) + len(self._mapping)
-        shortage = min(view.needed_granules, self._max_granules) - have
+        # Addresses in use by granules that drain or are being unmapped cannot be mapped again yet.
+        addresses = self._max_granules - len(self.mapped | self._mapping | self._unmapping)
+        shortage = min(view.needed_granules - have, addresses)
         if shortage > 0:
             self._room_since_s = None
             return actions + self._grow(shortage, now_s)

@@ -6,8 +6,8 @@
 namespace mirage {
 
 // Like memcpy, with streaming stores: a plain store reads the line that it is about to overwrite,
-// and drives the computing core's working set out of the shared cache.  Measured 1.4 times as fast
-// as memcpy; visible to other threads on return.
+// and drives the computing core's working set out of the shared cache.  About a third faster than
+// memcpy on a Zen 3; visible to other threads on return.
 void copy_to_device(void* device, const void* host, size_t size_bytes);
 
 }  // namespace mirage

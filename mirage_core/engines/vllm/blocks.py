@@ -215,7 +215,7 @@ def make_elastic(pool: BlockPool, geometry: PoolGeometry, mapped: int) -> Granul
         pool.free_block_queue.remove(block)
     queue = GranuleBlockQueue(pool, geometry)
     pool.num_gpu_blocks = 0
-    pool.free_block_queue = queue  # type: ignore[assignment]
+    pool.free_block_queue = queue
     for granule in range(mapped):
         queue.add(GranuleId(granule))
     return queue

@@ -29,9 +29,9 @@ from mirage_core.engines.memory import EngineMemory
 from mirage_core.engines.vllm import checks
 from mirage_core.engines.vllm.architectures import layer_shape
 from mirage_core.engines.vllm.config import EngineConfig, engine_config
+from mirage_core.engines.vllm.elastic import model_name
 from mirage_core.engines.vllm.linears import bind_linear, capture_linears, choose_kernel
 from mirage_core.engines.vllm.model_weights import SplitModel, split_model
-from mirage_core.engines.vllm.scheduler import model_name
 from mirage_core.errors import ConfigError, UnsupportedError
 from mirage_core.kv.geometry import PoolGeometry, round_up_blocks
 from mirage_core.memory.host import HostDevice

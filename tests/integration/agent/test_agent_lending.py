@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 
-from conftest import PAGES, Node
+from agent_node import PAGES, Node
+
+from mirage_core.control.arbiter_events import Explain
+from node_agent.event_log import replay, to_json
 
 START_PAGES = 2 + 30 + 2
 
@@ -73,7 +76,14 @@ def test_timeline_and_event_log_tell_what_happened(node: Node) -> None:
     timeline = [json.loads(line) for line in node.agent.timeline.read_text().splitlines()]
     assert {"t_s", "engine", "model", "pool_pages", "free_pages"} <= timeline[0].keys()
     assert any(line["engine"] == "b" and line["cycled_units"] for line in timeline)
-    events = [json.loads(line) for line in node.agent.event_log.read_text().splitlines()]
-    assert events[0]["policy"]["order"] == "mru"
-    decisions = [line["decision"] for line in events if "decision" in line]
+    logged = [json.loads(line) for line in node.agent.event_log.read_text().splitlines()]
+    decisions = [line["decision"] for line in logged if "decision" in line]
     assert any(reason["rule"] == "units" for d in decisions for reason in d["decision"]["reasons"])
+
+    replayed = [
+        to_json(action)
+        for _, _, actions in replay(node.agent.event_log)
+        for action in actions
+        if isinstance(action, Explain)
+    ]
+    assert replayed == decisions

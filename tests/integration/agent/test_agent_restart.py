@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from conftest import Node, wait_until
+from agent_node import Node, wait_until
 
 
 def test_restarted_agent_rebuilds_the_ledger_from_its_engines(node: Node) -> None:

@@ -68,9 +68,7 @@ class Engine:
 
     def pages(self) -> int:
         """All pages that the engine holds, by what its worker knows."""
-        return (
-            len(self.reserve) + len(self.mapped) * GRANULE_PAGES + self.plan.pages(UNIT_PAGES)
-        )
+        return len(self.reserve) + len(self.mapped) * GRANULE_PAGES + self.plan.pages(UNIT_PAGES)
 
     def view(self) -> PoolView:
         idle = [g for g in sorted(self.added - self.draining, reverse=True) if g != 0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import pytest
 from simulated_engine import SimulatedDevice, SimulatedEngine
@@ -226,6 +227,34 @@ def test_nothing_is_reverted_while_the_borrower_uses_it(device: SimulatedDevice)
     assert b.plan == lent
 
 
+def test_idle_borrower_that_says_nothing_more_gives_back_after_the_hold(
+    device: SimulatedDevice,
+) -> None:
+    a, b = engine("a"), engine("b")
+    started(device, a, b)
+    busy_ask(device, a, device.arbiter.free_pages // 2 + 6)
+    device.settle()
+    a.active, a.live_granules = False, 0
+    device.say(a, a.report())
+    device.settle()
+    assert b.plan != RESIDENT
+    for _ in range(30):
+        device.tick(0.1)
+        device.settle()
+    assert b.plan == RESIDENT
+
+
+def test_silent_engine_without_a_link_is_asked_for_nothing(device: SimulatedDevice) -> None:
+    a, b = engine("a"), engine("b")
+    started(device, a, b)
+    device.lose_link(b)
+    busy_ask(device, a, device.arbiter.free_pages // 2 + 3)
+    device.settle()
+    assert a.denied
+    device.rejoin(b)
+    device.settle()
+
+
 def test_without_reversion_lent_pages_stay_lent(devices: list[SimulatedDevice]) -> None:
     device = SimulatedDevice(100, Policy(reversion=None))
     devices.append(device)
@@ -361,6 +390,10 @@ def test_allowance_follows_measured_times(device: SimulatedDevice) -> None:
     started(device, a)
     assert a.limits is not None
     assert a.limits.allowance_pages == 0, "what was not measured is not taken as free"
+    half_measured = replace(a.report(), unit_compute_s=(0.1,) * 10, unit_transfer_s=(0.0,) * 10)
+    device.say(a, half_measured)
+    device.settle()
+    assert a.limits.allowance_pages == 0
     a.compute_s = 0.1
     device.say(a, a.report())
     device.settle()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import subprocess
 import sys
 from pathlib import Path
@@ -44,7 +45,6 @@ def test_other_processor_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_process_that_comes_later_only_opens_the_build() -> None:
-    """A compiler that cannot run shows that none is needed."""
     built = library.build_folder() / "built"
     before = built.stat().st_mtime_ns
     finished = subprocess.run(
@@ -55,8 +55,6 @@ def test_process_that_comes_later_only_opens_the_build() -> None:
 
 
 def test_checksum_is_xxh64() -> None:
-    import ctypes
-
     module = native.load()
     vectors = {  # from xxHash's own specification and test suite, seed 0
         b"": 0xEF46DB3751D8E999,

@@ -70,9 +70,7 @@ def test_result_is_near_a_float64_reference(
     out_features: int, in_features: int, dtype: torch.dtype, with_bias: bool
 ) -> None:
     weight, bias, x = a_linear(out_features, in_features, dtype)
-    y = ops.linear(
-        x, ops.pack_linear(weight), bias if with_bias else None, out_features, -1, -1
-    )
+    y = ops.linear(x, ops.pack_linear(weight), bias if with_bias else None, out_features, -1, -1)
     assert y.dtype == dtype
     reference = x.double() @ weight.double().T + (bias.double() if with_bias else 0.0)
     # A sum of K rounded products errs by at most K eps of the products' magnitudes; the result

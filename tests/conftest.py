@@ -1,0 +1,32 @@
+"""Settings of the whole test run; nothing here starts anything."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+
+# Engines run in processes of their own: they must find the tests' scheduler classes, ask no hub,
+# and keep to the log level that makes a failure readable.
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["VLLM_LOGGING_LEVEL"] = "WARNING"
+os.environ["PYTHONPATH"] = os.pathsep.join(
+    part for part in (str(REPOSITORY), os.environ.get("PYTHONPATH", "")) if part
+)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--rounds",
+        type=int,
+        default=3,
+        help="kills of each kind in tests/chaos (make chaos: 20)",
+    )
+
+
+@pytest.fixture(scope="session")
+def rounds(request: pytest.FixtureRequest) -> int:
+    return int(request.config.getoption("--rounds"))
