@@ -1,1 +1,1 @@
-
+"""Measurements of the real system; nothing else imports them."""

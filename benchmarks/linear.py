@@ -6,8 +6,9 @@
   one process, on one thread.  Each arm walks over many copies of its weight, so that weights come
   from memory as they do in a model, not from the cache.  Times are the thread's CPU time, which a
   busy machine disturbs less; a ratio is the median of the turns' own ratios (over 1: ours faster).
-- *Pick-up*: how long after its request a fetch begins, while the requesting thread goes on computing
-  in Python and so holds Python's lock: the native engine against the same loop as a Python thread.
+- *Pick-up*: how long after its request a fetch begins, while the requesting thread goes on
+  computing in Python and so holds Python's lock: the native engine against the same loop as a
+  Python thread.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ WEIGHTS_BYTES = 40 << 20
 TURNS = 15
 PICK_UPS = 200
 BUSY_S = 0.01
-"""Python computes this long after each request: twice the interval at which its lock changes hands."""
+"""Python computes this long after a request: twice the interval at which its lock changes hands."""
 UNIT_BYTES = 1 << 20
 OUTPUT = Path("build/bench/linear.json")
 

@@ -427,6 +427,8 @@ class Agent:
                 if isinstance(message, m.Ask):
                     now_s = self._clock.monotonic_s()
                     self._metrics.observe_ask(hello.engine, message.request_id, now_s)
+                elif isinstance(message, m.Report):
+                    self._metrics.observe_report(hello.engine, message)
                 self._handle(Received(hello.engine, message))
         return fd
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from http.server import HTTPServer
 
@@ -13,8 +13,18 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from mirage_core.control.arbiter import Counters, DeviceSummary
 from mirage_core.errors import ConfigError
 from mirage_core.model import DeviceGeometry, EngineId, OwnerKind
+from mirage_core.wire.messages import Report
 
 _ASK_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+
+
+_REPORTED: tuple[tuple[str, str, Callable[[Report], float]], ...] = (
+    ("fetches", "Units fetched", lambda r: r.fetches),
+    ("fetched_bytes", "Bytes fetched", lambda r: r.fetched_bytes),
+    ("fetch_busy_seconds", "Time during which the link carried a fetch", lambda r: r.fetch_busy_s),
+    ("stall_seconds", "Time that computing waited for a fetch", lambda r: r.stall_s),
+    ("preemptions", "Requests preempted", lambda r: r.preemptions),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +39,7 @@ class Metrics:
     def __init__(self, geometry: DeviceGeometry) -> None:
         self._geometry = geometry
         self._snapshot: _Snapshot | None = None
+        self._reports: dict[EngineId, Report] = {}
         self._asked_s: dict[tuple[EngineId, int], float] = {}
         self.registry = CollectorRegistry()
         self.registry.register(self)
@@ -57,6 +68,9 @@ class Metrics:
     def observe(self, summary: DeviceSummary, counters: Counters) -> None:
         self._snapshot = _Snapshot(summary, counters)
 
+    def observe_report(self, engine: EngineId, report: Report) -> None:
+        self._reports = {**self._reports, engine: report}
+
     def observe_ask(self, engine: EngineId, request_id: int, now_s: float) -> None:
         self._asked_s = {key: at for key, at in self._asked_s.items() if key[0] != engine}
         self._asked_s[engine, request_id] = now_s
@@ -67,6 +81,7 @@ class Metrics:
             self._ask_latency_s.observe(now_s - asked_s)
 
     def forget_engine(self, engine: EngineId) -> None:
+        self._reports = {key: r for key, r in self._reports.items() if key != engine}
         self._asked_s = {key: at for key, at in self._asked_s.items() if key[0] != engine}
 
     def collect(self) -> Iterator[Metric]:
@@ -97,6 +112,7 @@ class Metrics:
             units.add_metric(names, engine.cycled_units)
         yield pages
         yield units
+        yield from self._fetching(summary)
         yield GaugeMetricFamily(
             "mirage_page_bytes", "Size of a page", value=self._geometry.page_bytes
         )
@@ -111,3 +127,17 @@ class Metrics:
             ("refusals", "Operations that engines refused", counters.refusals),
         ):
             yield CounterMetricFamily(f"mirage_{name}", text, value=value)
+
+    def _fetching(self, summary: DeviceSummary) -> Iterator[Metric]:
+        """What each engine last reported of its fetches and preemptions."""
+        families = [
+            CounterMetricFamily(f"mirage_{name}", text, labels=("engine", "model"))
+            for name, text, _ in _REPORTED
+        ]
+        reports = self._reports
+        for engine in summary.engines:
+            report = reports.get(engine.engine)
+            if report is not None:
+                for family, (_, _, read) in zip(families, _REPORTED, strict=True):
+                    family.add_metric((engine.engine, engine.model), read(report))
+        yield from families

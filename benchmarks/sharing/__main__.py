@@ -21,7 +21,7 @@ from benchmarks.sharing.benchmark import Benchmark
 from benchmarks.sharing.client import Done
 from benchmarks.sharing.conditions import Conditions
 from benchmarks.sharing.plots import draw
-from benchmarks.sharing.report import Result, table
+from benchmarks.sharing.report import Result, summary, table
 from benchmarks.sharing.traces import read_azure_gaps, read_lengths
 from mirage_core.errors import MirageError
 
@@ -82,10 +82,14 @@ def main(
             arms = other_arms(conditions)
         result = asyncio.run(_run(conditions, arms, part, out.parent / "logs"))
     except (MirageError, OSError) as error:
-        console.print(f"[red]{error}[/red]", highlight=False)
+        console.print(str(error), style="red", markup=False, highlight=False)
         raise typer.Exit(1) from error
+    except asyncio.CancelledError as error:
+        raise typer.Exit(128 + signal.SIGTERM) from error
     result.write(out)
     console.print(table(result))
+    for line in summary(result):
+        console.print(line)
     for picture in draw(result, out.parent):
         console.print(f"picture: {picture}")
     console.print(f"result: {out}")

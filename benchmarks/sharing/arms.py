@@ -8,7 +8,7 @@ them from one to the other.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -40,7 +40,9 @@ class Arm(Protocol):
         """Whether its answers must be those of every other arm for which this holds."""
         ...
 
-    def setup(self, conditions: Conditions) -> Setup: ...
+    def setup(self, conditions: Conditions) -> Setup:
+        """Starts nothing; the same conditions give an equal setup."""
+        ...
 
     async def enter(self, engines: Mapping[str, Engine]) -> None:
         """Prepare processes that may have served another arm with the same setup."""
@@ -67,7 +69,10 @@ class StockArm:
         return False
 
     def setup(self, conditions: Conditions) -> Setup:
-        return Setup(static_engines(conditions, self.split))
+        # An installed plug-in would be loaded into every engine; stock takes none.
+        bare = {"VLLM_PLUGINS": ""}
+        engines = static_engines(conditions, self.split)
+        return Setup(tuple(replace(engine, extra_environment=bare) for engine in engines))
 
     async def enter(self, engines: Mapping[str, Engine]) -> None:
         """Nothing to prepare: no other arm runs stock engines."""

@@ -54,11 +54,13 @@ def _draw_load(conditions: Conditions, load: float, arms: Sequence[ArmResult], f
         for axes in column:
             _shade_periods(axes, conditions, colours)
             axes.grid(alpha=0.25)
-    labels = ("KV pool, MB", "resident weights, MB", "time to first token, s")
-    for axes, label in zip(grid[:, 0], (*labels, "time between tokens, p99, ms"), strict=True):
+    labels = ("KV pool, MB", "resident weights, MB", "TTFT by arrival, s", "TBT p99, ms")
+    for axes, label in zip(grid[:, 0], labels, strict=True):
         axes.set_ylabel(label)
-    grid[2, 0].set_yscale("log")
-    grid[3, 0].set_yscale("log")
+    for axes in grid[:2, 0]:
+        axes.set_ylim(bottom=0)
+    for axes in grid[2:, 0]:
+        axes.set_yscale("log")
     grid[0, 0].legend(loc="upper left", fontsize=8)
     title = f"{load:g}x stock's saturation; shading: whose period it is; thin line: pool in use"
     figure.suptitle(fill(title, 30 * len(arms)))
@@ -83,7 +85,6 @@ def _draw_pools(
         else:
             size = engine.kv_bytes / _MB
             axes.plot([0, result.run.makespan_s], [size, size], color=colour, label=engine.name)
-    axes.set_ylim(bottom=0)
 
 
 def _draw_resident(
@@ -98,7 +99,6 @@ def _draw_resident(
         else:
             size = model.weight_bytes / _MB
             axes.plot([0, result.run.makespan_s], [size, size], color=colours[model.name])
-    axes.set_ylim(bottom=0)
 
 
 def _of(result: ArmResult, engine: str) -> list[Sample]:

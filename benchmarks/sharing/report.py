@@ -144,5 +144,24 @@ def table(result: Result) -> Table:
     return made
 
 
+def summary(result: Result) -> list[str]:
+    """What was measured beside the table, a line each."""
+    read = result.as_json()
+    lines = [
+        f"{label}: {read[name]:.2f}"
+        for name, label in (
+            ("ratio_vs_stock", "mirage's throughput over stock's"),
+            ("ratio_vs_elastic", "mirage's throughput over elastic's"),
+            ("no_pressure_ratio", "mirage's throughput over stock's without pressure"),
+            ("stock_divergence", "part of the requests that stock's kernels answer otherwise"),
+        )
+        if read.get(name) is not None
+    ]
+    if read.get("outputs_identical") is not None:
+        same = "identical" if read["outputs_identical"] else "NOT identical"
+        lines.append(f"outputs of passive, elastic and mirage: {same}")
+    return lines
+
+
 def _number(value: float | None, scale: float, digits: int) -> str:
     return "-" if value is None else f"{value * scale:.{digits}f}"

@@ -202,12 +202,11 @@ class EngineRecord:
     ) -> None:
         """Keep one table for each bucket of total times, and use the present one's.
 
-        Times count only once every unit has one.
+        Times count only once every unit has both.
         """
         unit_pages = self._described().unit_pages
-        if not compute_s or min(compute_s) <= 0:
+        if not (compute_s and transfer_s) or min(*compute_s, *transfer_s) <= 0:
             compute_s = (UNMEASURED_UNIT_S,) * len(unit_pages)
-        if not transfer_s or min(transfer_s) <= 0:
             transfer_s = tuple(pages * UNMEASURED_PAGE_S for pages in unit_pages)
         bucket = (_bucket(sum(compute_s)), _bucket(sum(transfer_s)))
         table = self._tables.pop(bucket, None)

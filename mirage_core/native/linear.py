@@ -30,31 +30,33 @@ PANEL_COLUMNS = 16
 def load() -> ModuleType:
     """Load the native library and register its operators' shapes; see ``library.load``."""
     module = library.load()
-
-    @torch.library.register_fake("mirage::pack_linear")
-    def _(weight: torch.Tensor) -> torch.Tensor:
-        return weight.new_empty(packed_shape(weight.shape[0], weight.shape[1]))
-
-    @torch.library.register_fake("mirage::linear")
-    def _(
-        x: torch.Tensor,
-        packed_weight: torch.Tensor,
-        bias: torch.Tensor | None,
-        out_features: int,
-        unit_first: int,
-        unit_last: int,
-    ) -> torch.Tensor:
-        return x.new_empty((*x.shape[:-1], out_features))
-
-    @torch.library.register_fake("mirage::unit_wait")
-    def _(x: torch.Tensor, unit: int) -> None:
-        return None
-
-    @torch.library.register_fake("mirage::unit_done")
-    def _(y: torch.Tensor, unit: int) -> None:
-        return None
-
+    for operator, fake in (
+        ("pack_linear", _fake_pack_linear),
+        ("linear", _fake_linear),
+        ("unit_wait", _fake_unit),
+        ("unit_done", _fake_unit),
+    ):
+        torch.library.register_fake(f"mirage::{operator}", fake)
     return module
+
+
+def _fake_pack_linear(weight: torch.Tensor) -> torch.Tensor:
+    return weight.new_empty(packed_shape(weight.shape[0], weight.shape[1]))
+
+
+def _fake_linear(
+    x: torch.Tensor,
+    packed_weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    out_features: int,
+    unit_first: int,
+    unit_last: int,
+) -> torch.Tensor:
+    return x.new_empty((*x.shape[:-1], out_features))
+
+
+def _fake_unit(x: torch.Tensor, unit: int) -> None:
+    return None
 
 
 def packed_shape(out_features: int, in_features: int) -> tuple[int, int, int]:

@@ -41,12 +41,43 @@ inline Step load_step(const uint16_t* panel) {
 inline float to_float(float value) { return value; }
 inline float to_float(uint16_t bits) { return std::bit_cast<float>(uint32_t(bits) << 16); }
 
+inline __m128 load_4(const float* x) { return _mm_loadu_ps(x); }
+inline __m128 load_4(const uint16_t* x) {
+  const __m128i bits = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(x));
+  return _mm_castsi128_ps(_mm_unpacklo_epi16(_mm_setzero_si128(), bits));
+}
+
 inline void store(float value, float* out) { *out = value; }
 // Rounds to nearest even; a NaN stays a NaN.
 inline void store(float value, uint16_t* out) {
   const uint32_t bits = std::bit_cast<uint32_t>(value);
   const bool is_nan = value != value;
   *out = uint16_t((is_nan ? bits | 0x400000 : bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
+}
+
+// Packs `Rows` rows as [depth][Rows], 4 steps of the first 4 rows at a time.
+template <int Rows, typename W>
+void pack_tile(const W* x, int64_t x_stride, int64_t depth, float* tile) {
+  constexpr int kTransposed = std::min(Rows, 4);
+  // Fewer than 4 rows are stored 4 wide too: the next step overwrites the excess, so the last few
+  // steps are left to the plain loop.
+  constexpr int64_t kStepsAtOnce = Rows < 4 ? 5 : 4;
+  int64_t k = 0;
+  if constexpr (Rows > 1) {
+    for (; k + kStepsAtOnce <= depth; k += 4) {
+      __m128 row[4] = {};
+      for (int r = 0; r < kTransposed; ++r) row[r] = load_4(x + r * x_stride + k);
+      _MM_TRANSPOSE4_PS(row[0], row[1], row[2], row[3]);
+      for (int i = 0; i < 4; ++i) {
+        float* step = tile + (k + i) * Rows;
+        _mm_storeu_ps(step, row[i]);
+        for (int r = 4; r < Rows; ++r) step[r] = to_float(x[r * x_stride + k + i]);
+      }
+    }
+  }
+  for (; k < depth; ++k) {
+    for (int r = 0; r < Rows; ++r) tile[k * Rows + r] = to_float(x[r * x_stride + k]);
+  }
 }
 
 // What a tile brings into the cache while it computes: some lines at every 4 steps of k.
@@ -208,6 +239,27 @@ void linear_panels(
   }
 }
 
+template <typename W>
+void pack_rows(
+    const LinearShape& shape, const W* x, int64_t x_stride, float* tiles, int64_t tile_first,
+    int64_t tile_last) {
+  for (int64_t tile = tile_first; tile < tile_last; ++tile) {
+    const int64_t first = tile_begin(shape.rows, tile);
+    const W* from = x + first * x_stride;
+    float* to = tiles + first * shape.depth;
+    switch (tile_begin(shape.rows, tile + 1) - first) {
+      case 1: pack_tile<1>(from, x_stride, shape.depth, to); break;
+      case 2: pack_tile<2>(from, x_stride, shape.depth, to); break;
+      case 3: pack_tile<3>(from, x_stride, shape.depth, to); break;
+      case 4: pack_tile<4>(from, x_stride, shape.depth, to); break;
+      case 5: pack_tile<5>(from, x_stride, shape.depth, to); break;
+      case 6: pack_tile<6>(from, x_stride, shape.depth, to); break;
+    }
+  }
+}
+
+template void pack_rows(const LinearShape&, const float*, int64_t, float*, int64_t, int64_t);
+template void pack_rows(const LinearShape&, const uint16_t*, int64_t, float*, int64_t, int64_t);
 template void linear_panels(
     const LinearShape&, const float*, const float*, const float*, float*, int64_t, int64_t);
 template void linear_panels(
@@ -235,39 +287,7 @@ void pack_panel(const W* weight, int64_t out_features, int64_t depth, int64_t pa
   }
 }
 
-namespace {
-
-template <int Rows, typename W>
-void pack_tile(const W* x, int64_t x_stride, int64_t depth, float* tile) {
-  for (int64_t k = 0; k < depth; ++k) {
-    for (int r = 0; r < Rows; ++r) tile[k * Rows + r] = to_float(x[r * x_stride + k]);
-  }
-}
-
-}  // namespace
-
-template <typename W>
-void pack_rows(
-    const LinearShape& shape, const W* x, int64_t x_stride, float* tiles, int64_t tile_first,
-    int64_t tile_last) {
-  for (int64_t tile = tile_first; tile < tile_last; ++tile) {
-    const int64_t first = tile_begin(shape.rows, tile);
-    const W* from = x + first * x_stride;
-    float* to = tiles + first * shape.depth;
-    switch (tile_begin(shape.rows, tile + 1) - first) {
-      case 1: pack_tile<1>(from, x_stride, shape.depth, to); break;
-      case 2: pack_tile<2>(from, x_stride, shape.depth, to); break;
-      case 3: pack_tile<3>(from, x_stride, shape.depth, to); break;
-      case 4: pack_tile<4>(from, x_stride, shape.depth, to); break;
-      case 5: pack_tile<5>(from, x_stride, shape.depth, to); break;
-      case 6: pack_tile<6>(from, x_stride, shape.depth, to); break;
-    }
-  }
-}
-
 template void pack_panel(const float*, int64_t, int64_t, int64_t, float*);
 template void pack_panel(const uint16_t*, int64_t, int64_t, int64_t, uint16_t*);
-template void pack_rows(const LinearShape&, const float*, int64_t, float*, int64_t, int64_t);
-template void pack_rows(const LinearShape&, const uint16_t*, int64_t, float*, int64_t, int64_t);
 
 }  // namespace mirage

@@ -242,6 +242,7 @@ def encode_engine_message(message: m.EngineMessage) -> bytes:
                     fetched_bytes=message.fetched_bytes,
                     stall_s=message.stall_s,
                     prefill_s=message.prefill_s,
+                    fetch_busy_s=message.fetch_busy_s,
                 )
             )
         case m.Ask():
@@ -350,6 +351,7 @@ def _decode_report(b: Any, device_pages: int) -> m.EngineMessage:
         fetched_bytes=b.fetched_bytes,
         stall_s=_seconds(b.stall_s, "stall_s"),
         prefill_s=_seconds(b.prefill_s, "prefill_s"),
+        fetch_busy_s=_seconds(b.fetch_busy_s, "fetch_busy_s"),
     )
 
 

@@ -107,6 +107,7 @@ class Report:
     fetched_bytes: int = 0
     stall_s: float = 0.0
     prefill_s: float = 0.0
+    fetch_busy_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,6 +72,8 @@ class ElasticMemory:
         self._next_own_plans_s = 0.0
         self._sequence = 0
         self.preemptions = 0
+        self._prefill_s = 0.0
+        """How long a step with a prompt in it takes, an exponential mean; 0 until there was one."""
 
         self._client: AgentClient | None = None
         self._device_fd = -1
@@ -188,6 +190,10 @@ class ElasticMemory:
                 _log.info("%s: %s", type(outcome.operation).__name__, outcome.refused)
             self._perform(self.remapper.on_outcome(outcome))
         self._plan_own(report.fetch)
+
+    def observe_prefill(self, step_s: float) -> None:
+        """A step that computed prompts took ``step_s``: what a cold start can hide behind."""
+        self._prefill_s += (step_s - self._prefill_s) / (8.0 if self._prefill_s else 1.0)
 
     def _perform(self, actions: list[Action]) -> None:
         for action in actions:
@@ -331,6 +337,8 @@ class ElasticMemory:
                 fetches=fetch.fetches if fetch else 0,
                 fetched_bytes=fetch.fetched_bytes if fetch else 0,
                 stall_s=fetch.stall_s if fetch else 0.0,
+                fetch_busy_s=fetch.busy_s if fetch else 0.0,
+                prefill_s=self._prefill_s,
             )
         )
 

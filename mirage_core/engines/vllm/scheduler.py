@@ -61,6 +61,7 @@ class MirageScheduler(AsyncScheduler):
         operations = self.mirage.before_step(now_s)
         self.mirage.report(now_s)
         output = super().schedule(throttle_prefills)
+        output.mirage_scheduled_s = now_s
         if operations:
             output.mirage_operations = operations
         return output
@@ -71,9 +72,12 @@ class MirageScheduler(AsyncScheduler):
         report = getattr(model_runner_output, "mirage_report", None)
         if report is not None:
             self.mirage.after_step(report)
+        now_s = time.monotonic()
+        if scheduler_output.scheduled_new_reqs:
+            self.mirage.observe_prefill(now_s - scheduler_output.mirage_scheduled_s)
         outputs = super().update_from_output(scheduler_output, model_runner_output)
         self._fail_impossible(outputs)
-        self.mirage.report(time.monotonic())
+        self.mirage.report(now_s)
         return outputs
 
     def has_requests(self) -> bool:

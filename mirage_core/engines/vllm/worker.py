@@ -260,6 +260,8 @@ class MirageWorker(CPUWorker):
 
     def mirage_facts(self) -> WorkerFacts:
         """For the scheduler, once (see scheduler.attach)."""
+        if self._client is not None:
+            self._client.start()  # nothing more is asked; the link stays, for a restarted agent
         layout = self._memory_started.weights.layout
         geometry = self._pool_geometry
         return WorkerFacts(

@@ -143,11 +143,11 @@ def test_the_table_fits_a_terminal_of_80_columns(result: Result) -> None:
     assert "…" not in text.getvalue()
 
 
-def test_every_load_has_a_picture(result: Result, tmp_path: Path) -> None:
-    files = draw(result, tmp_path / "pictures")
-    assert [file.name for file in files] == ["sharing-1x.png", "sharing-2x.png"]
-    for file in files:
-        assert file.read_bytes().startswith(b"\x89PNG")
+def test_a_load_has_a_picture(result: Result, tmp_path: Path) -> None:
+    del result.loads[1.0]
+    (file,) = draw(result, tmp_path / "pictures")
+    assert file.name == "sharing-2x.png"
+    assert file.read_bytes().startswith(b"\x89PNG")
 
 
 LINE = {
@@ -178,3 +178,10 @@ def test_a_timeline_that_is_none_is_refused(tmp_path: Path, text: str) -> None:
     path.write_text(text)
     with pytest.raises(ServerError, match="no timeline"):
         read_timeline(path, 0, 1)
+
+
+def test_stock_engines_load_no_plug_in(conditions: Conditions) -> None:
+    for engine in StockArm(0.4).setup(conditions).engines:
+        assert engine.environment()["VLLM_PLUGINS"] == ""
+    for engine in static_engines(conditions, 0.4):
+        assert "VLLM_PLUGINS" not in engine.environment()

@@ -54,6 +54,12 @@ def test_a_poisson_stream_is_not_bursty() -> None:
     assert figures["dispersion_1_s"] == pytest.approx(1, abs=0.1)
 
 
+def test_too_few_arrivals_have_no_statistics() -> None:
+    assert burstiness(np.array([1.0]), (1,)) == {}
+    assert burstiness(np.array([1.0, 1.0]), (1,)) == {}
+    assert set(burstiness(np.array([1.0, 2.5]), (1,))) == {"gap_cv"}
+
+
 @pytest.mark.parametrize(
     ("lengths", "prompt", "output"),
     [

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
+from hypothesis.stateful import (
+    Bundle,
+    MultipleResults,
+    RuleBasedStateMachine,
+    consumes,
+    initialize,
+    invariant,
+    multiple,
+    rule,
+)
 from simulated_engine import SimulatedDevice, SimulatedEngine
 
 from mirage_core.control.arbiter import ANSWER_PATIENCE_S, MAX_RETRY_S, TAKE_PATIENCE_S
@@ -24,11 +33,21 @@ class DeviceMachine(RuleBasedStateMachine):
         self.device = SimulatedDevice(DEVICE_PAGES)
         self.started = 0
 
-    @rule(order=st.sampled_from(DonorOrder), weights_move=st.booleans())
-    def change_policy_on_an_empty_device(self, order: DonorOrder, weights_move: bool) -> None:
-        if not self.device.engines:
-            policy = Policy(order=order, weights_move=weights_move)
-            self.device = SimulatedDevice(DEVICE_PAGES, policy)
+    @initialize(
+        target=engines,
+        order=st.sampled_from(DonorOrder),
+        weights_move=st.sampled_from([True, True, True, False]),
+        sizes=st.lists(st.integers(2, 4), min_size=3, max_size=3),
+        granule_pages=st.integers(1, 4),
+    )
+    def open_the_device(
+        self, order: DonorOrder, weights_move: bool, sizes: list[int], granule_pages: int
+    ) -> MultipleResults[SimulatedEngine]:
+        """Three engines run from the start, so that most of the device is in use."""
+        self.device = SimulatedDevice(DEVICE_PAGES, Policy(order=order, weights_move=weights_move))
+        return multiple(
+            *(self.start_one(0, [size] * 7, granule_pages, False, False) for size in sizes)
+        )
 
     @rule(
         target=engines,
@@ -39,6 +58,16 @@ class DeviceMachine(RuleBasedStateMachine):
         obstinate=st.booleans(),
     )
     def start(
+        self,
+        priority: int,
+        unit_pages: list[int],
+        granule_pages: int,
+        pinned: bool,
+        obstinate: bool,
+    ) -> SimulatedEngine:
+        return self.start_one(priority, unit_pages, granule_pages, pinned, obstinate)
+
+    def start_one(
         self,
         priority: int,
         unit_pages: list[int],
@@ -58,7 +87,7 @@ class DeviceMachine(RuleBasedStateMachine):
                 pool_min_granules=1,
                 pinned=pinned,
             ),
-            obstinate=obstinate and pinned,
+            obstinate=obstinate,
         )
         self.device.start(engine)
         return engine
@@ -66,7 +95,7 @@ class DeviceMachine(RuleBasedStateMachine):
     def can_speak(self, engine: SimulatedEngine) -> bool:
         return engine.name in self.device.engines and engine.described and not engine.rejoining
 
-    @rule(engine=engines, granules=st.integers(1, 12))
+    @rule(engine=engines, granules=st.integers(1, 20))
     def ask(self, engine: SimulatedEngine, granules: int) -> None:
         if self.can_speak(engine):
             engine.active = True
@@ -110,10 +139,13 @@ class DeviceMachine(RuleBasedStateMachine):
         if engine.rejoining and engine.name in self.device.engines:
             self.device.rejoin(engine)
 
-    @rule()
-    def restart_agent(self) -> None:
-        if all(engine.described for engine in self.device.engines.values()):
+    @rule(all_rejoin=st.booleans())
+    def restart_agent(self, all_rejoin: bool) -> None:
+        engines = list(self.device.engines.values())
+        if all(engine.described for engine in engines):
             self.device.restart_agent()
+            for engine in engines if all_rejoin else engines[1:]:
+                self.device.rejoin(engine)
 
     @invariant()
     def books_agree(self) -> None:

@@ -25,7 +25,7 @@ def test_build_is_keyed_by_sources_torch_and_compiler(
     assert library.build_folder() == before
     monkeypatch.setenv("CXX", "another-compiler")
     by_compiler = library.build_folder()
-    monkeypatch.setattr(library.torch, "__version__", "0.0")
+    monkeypatch.setattr("torch.__version__", "0.0")
     assert len({before, by_compiler, library.build_folder()}) == 3
 
 
@@ -39,7 +39,7 @@ def test_missing_compiler_is_named_with_what_to_do(
 
 
 def test_other_processor_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(library.platform, "machine", lambda: "aarch64")
+    monkeypatch.setattr("platform.machine", lambda: "aarch64")
     with pytest.raises(UnsupportedError, match="this is aarch64"):
         library.load.__wrapped__()
 

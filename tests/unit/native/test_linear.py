@@ -19,7 +19,7 @@ ROWS = 70
 
 
 @pytest.fixture
-def one_thread_after() -> Iterator[None]:
+def threads_restored() -> Iterator[None]:
     threads = torch.get_num_threads()
     yield
     torch.set_num_threads(threads)
@@ -51,7 +51,7 @@ def test_row_has_the_same_bits_whatever_the_batch(
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.usefixtures("one_thread_after")
+@pytest.mark.usefixtures("threads_restored")
 def test_result_has_the_same_bits_with_one_thread_and_with_two(dtype: torch.dtype) -> None:
     weight, bias, x = a_linear(1536, 512, dtype)
     packed = ops.pack_linear(weight)

@@ -102,17 +102,13 @@ class Model:
 
     def _map(self) -> None:
         first_page = 0
-        slot_of = {unit: s for s, members in enumerate(self.slots) for unit in members}
-        slot_page: dict[int, int] = {}
-        for unit, pages in enumerate(self.unit_pages):
-            page = slot_page.get(slot_of.get(unit, -1), first_page)
-            if page == first_page:
-                slot = slot_of.get(unit)
-                members = [unit] if slot is None else self.slots[slot]
-                if slot is not None:
-                    slot_page[slot] = page
-                first_page += max(self.unit_pages[member] for member in members)
-            self.range.map(self.places[unit], [PageId(page + i) for i in range(pages)])
+        units = {UnitId(unit) for unit in range(len(self.unit_pages))}
+        groups = self.slots + [[unit] for unit in units.difference(*self.slots)]
+        for members in groups:
+            for unit in members:
+                pages = [PageId(first_page + i) for i in range(self.unit_pages[unit])]
+                self.range.map(self.places[unit], pages)
+            first_page += max(self.unit_pages[unit] for unit in members)
         self.range.set_access(0, self.range.pages)
 
     def _unmap(self) -> None:
@@ -360,7 +356,7 @@ def test_closing_ends_a_wait_with_an_error() -> None:
     engine.fetch_now(UnitId(1))
     closer = threading.Thread(target=engine.close)
     closer.start()
-    with pytest.raises(TransferError, match="unit 1 cannot be fetched: .* closed"):
+    with pytest.raises(TransferError, match=r"unit 1 cannot be fetched: .* closed"):
         torch.ops.mirage.unit_wait(torch.empty(1), 1)
     closer.join()
     model.close()
