@@ -16,10 +16,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from benchmarks import models
 from benchmarks.sharing import conditions as presets
-from benchmarks.sharing.arms import Arm, other_arms
+from benchmarks.sharing.arms import Arm
 from benchmarks.sharing.benchmark import Benchmark
 from benchmarks.sharing.client import Done
 from benchmarks.sharing.conditions import Conditions
+from benchmarks.sharing.mirage_arms import plug_in_arms
 from benchmarks.sharing.plots import draw
 from benchmarks.sharing.report import Result, summary, table
 from benchmarks.sharing.traces import read_azure_gaps, read_lengths
@@ -79,7 +80,7 @@ def main(
     try:
         with console.status("models and conditions"):
             conditions = _with_options(preset(models.DEFAULT_ROOT, seed), loads, trace, lengths)
-            arms = other_arms(conditions)
+            arms = plug_in_arms(conditions, out.parent / "arms")
         result = asyncio.run(_run(conditions, arms, part, out.parent / "logs"))
     except (MirageError, OSError) as error:
         console.print(str(error), style="red", markup=False, highlight=False)

@@ -103,11 +103,3 @@ def static_engines(conditions: Conditions, split: float) -> tuple[EngineSpec, ..
 async def preemptions(engines: Mapping[str, Engine]) -> float:
     """Preemptions since the engines started, all engines together."""
     return sum([await read_metric(engine.url, PREEMPTIONS) for engine in engines.values()])
-
-
-def other_arms(conditions: Conditions) -> tuple[Arm, ...]:
-    """The arms that stand beside stock, in the table's order.
-
-    The first with ``same_kernels`` is the reference for what the others answer.
-    """
-    return ()

@@ -57,8 +57,16 @@ def figures_of(run: Run, counted: Mapping[str, float]) -> Figures:
         completed=len(finished),
         failed=len(outcomes) - len(finished),
         makespan_s=run.makespan_s,
-        extra={name: value for name, value in counted.items() if name != "preemptions"},
+        extra=_extra(counted),
     )
+
+
+def _extra(counted: Mapping[str, float]) -> dict[str, float]:
+    """All but the preemptions, and the rate at which fetches went over the link."""
+    extra = {name: value for name, value in counted.items() if name != "preemptions"}
+    if busy_s := extra.get("fetch_busy_s"):
+        extra["fetch_gb_s"] = extra["fetched_bytes"] / busy_s / 1e9
+    return extra
 
 
 def saturation_tok_s(

@@ -220,7 +220,7 @@ def test_no_block_moves_under_a_step_in_flight(
     depth: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(REPORT, str(tmp_path / "storm.json"))
-    worker = StampingWorker(pages=40 * LAYERS)
+    worker = StampingWorker(pages=14 * LAYERS)
     scheduler = make_scheduler(worker, depth)
     init_none_hash(sha256)
     hasher = get_request_block_hasher(BLOCK_TOKENS, sha256)
@@ -243,7 +243,7 @@ def test_no_block_moves_under_a_step_in_flight(
     in_flight: deque[tuple[Any, ModelRunnerOutput]] = deque()
     steps = 0
     while waiting or scheduler.has_requests() or in_flight:
-        if waiting and source.random() < 0.3:
+        if waiting and source.random() < 0.6:
             scheduler.add_request(waiting.pop())
         if not waiting and not scheduler.has_unfinished_requests():
             scheduler.mirage.raging = False

@@ -5,13 +5,10 @@ from __future__ import annotations
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
-    Bundle,
-    MultipleResults,
     RuleBasedStateMachine,
-    consumes,
     initialize,
     invariant,
-    multiple,
+    precondition,
     rule,
 )
 from simulated_engine import SimulatedDevice, SimulatedEngine
@@ -25,16 +22,16 @@ from mirage_core.wire.messages import Describe
 DEVICE_PAGES = 96
 
 
-class DeviceMachine(RuleBasedStateMachine):
-    engines = Bundle("engines")
+numbers = st.integers(0, 9)
 
+
+class DeviceMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.device = SimulatedDevice(DEVICE_PAGES)
         self.started = 0
 
     @initialize(
-        target=engines,
         order=st.sampled_from(DonorOrder),
         weights_move=st.sampled_from([True, True, True, False]),
         sizes=st.lists(st.integers(2, 4), min_size=3, max_size=3),
@@ -42,15 +39,13 @@ class DeviceMachine(RuleBasedStateMachine):
     )
     def open_the_device(
         self, order: DonorOrder, weights_move: bool, sizes: list[int], granule_pages: int
-    ) -> MultipleResults[SimulatedEngine]:
+    ) -> None:
         """Three engines run from the start, so that most of the device is in use."""
         self.device = SimulatedDevice(DEVICE_PAGES, Policy(order=order, weights_move=weights_move))
-        return multiple(
-            *(self.start_one(0, [size] * 7, granule_pages, False, False) for size in sizes)
-        )
+        for size in sizes:
+            self.start_one(0, [size] * 7, granule_pages, False, False)
 
     @rule(
-        target=engines,
         priority=st.integers(0, 2),
         unit_pages=st.lists(st.integers(1, 4), min_size=2, max_size=8),
         granule_pages=st.integers(1, 4),
@@ -64,8 +59,8 @@ class DeviceMachine(RuleBasedStateMachine):
         granule_pages: int,
         pinned: bool,
         obstinate: bool,
-    ) -> SimulatedEngine:
-        return self.start_one(priority, unit_pages, granule_pages, pinned, obstinate)
+    ) -> None:
+        self.start_one(priority, unit_pages, granule_pages, pinned, obstinate)
 
     def start_one(
         self,
@@ -74,7 +69,7 @@ class DeviceMachine(RuleBasedStateMachine):
         granule_pages: int,
         pinned: bool,
         obstinate: bool,
-    ) -> SimulatedEngine:
+    ) -> None:
         self.started += 1
         engine = SimulatedEngine(
             EngineId(f"e{self.started}"),
@@ -90,62 +85,61 @@ class DeviceMachine(RuleBasedStateMachine):
             obstinate=obstinate,
         )
         self.device.start(engine)
-        return engine
 
-    def can_speak(self, engine: SimulatedEngine) -> bool:
-        return engine.name in self.device.engines and engine.described and not engine.rejoining
+    def speakers(self) -> list[SimulatedEngine]:
+        return [e for e in self.device.engines.values() if e.described and not e.rejoining]
 
-    @rule(engine=engines, granules=st.integers(1, 20))
-    def ask(self, engine: SimulatedEngine, granules: int) -> None:
-        if self.can_speak(engine):
-            engine.active = True
-            engine.live_granules = engine.pool_granules
-            self.device.say(engine, engine.report())
-            self.device.say(engine, engine.ask(granules))
+    def speaker(self, which: int) -> SimulatedEngine:
+        speakers = self.speakers()
+        return speakers[which % len(speakers)]
 
-    @rule(engine=engines, active=st.booleans(), live=st.integers(0, 40), fast=st.booleans())
-    def report(self, engine: SimulatedEngine, active: bool, live: int, fast: bool) -> None:
-        if self.can_speak(engine):
-            engine.active = active
-            engine.live_granules = min(live, engine.pool_granules) if active else 0
-            engine.compute_s = 0.001 if fast else 0.01
-            self.device.say(engine, engine.report())
+    @precondition(speakers)
+    @rule(which=numbers, granules=st.integers(1, 20))
+    def ask(self, which: int, granules: int) -> None:
+        engine = self.speaker(which)
+        engine.active = True
+        engine.live_granules = engine.pool_granules
+        self.device.say(engine, engine.report())
+        self.device.say(engine, engine.ask(granules))
 
-    @rule(engine=engines)
-    def read_one(self, engine: SimulatedEngine) -> None:
-        if engine.arrived and engine.name in self.device.engines and not engine.rejoining:
+    @precondition(speakers)
+    @rule(which=numbers, active=st.booleans(), live=st.integers(0, 40), fast=st.booleans())
+    def report(self, which: int, active: bool, live: int, fast: bool) -> None:
+        engine = self.speaker(which)
+        engine.active = active
+        engine.live_granules = min(live, engine.pool_granules) if active else 0
+        engine.compute_s = 0.001 if fast else 0.01
+        self.device.say(engine, engine.report())
+
+    @precondition(speakers)
+    @rule(which=numbers)
+    def read_one(self, which: int) -> None:
+        engine = self.speaker(which)
+        if engine.arrived:
             self.device.read(engine)
 
-    @rule()
-    def read_all(self) -> None:
-        self.device.settle()
-
-    @rule(seconds=st.sampled_from([0.1, 1.0, 5.0, 30.0]))
+    @rule(seconds=st.sampled_from([0.0, 0.1, 1.0, 5.0, 30.0]))
     def wait(self, seconds: float) -> None:
+        self.device.settle()
         self.device.tick(seconds)
 
-    @rule(engine=consumes(engines))
-    def die(self, engine: SimulatedEngine) -> None:
-        if engine.name in self.device.engines:
+    @precondition(speakers)
+    @rule(which=numbers, trouble=st.sampled_from(["die", "lose link", "restart"]))
+    def trouble(self, which: int, trouble: str) -> None:
+        engine = self.speaker(which)
+        if trouble == "die":
             self.device.die(engine)
-
-    @rule(engine=engines)
-    def lose_link(self, engine: SimulatedEngine) -> None:
-        if self.can_speak(engine):
+        elif trouble == "lose link":
             self.device.lose_link(engine)
-
-    @rule(engine=engines)
-    def rejoin(self, engine: SimulatedEngine) -> None:
-        if engine.rejoining and engine.name in self.device.engines:
-            self.device.rejoin(engine)
-
-    @rule(all_rejoin=st.booleans())
-    def restart_agent(self, all_rejoin: bool) -> None:
-        engines = list(self.device.engines.values())
-        if all(engine.described for engine in engines):
+        elif all(each.described for each in self.device.engines.values()):
             self.device.restart_agent()
-            for engine in engines if all_rejoin else engines[1:]:
-                self.device.rejoin(engine)
+
+    @precondition(lambda self: any(e.rejoining for e in self.device.engines.values()))
+    @rule(which=numbers, everyone=st.sampled_from([True, True, False]))
+    def rejoin(self, which: int, everyone: bool) -> None:
+        away = [engine for engine in self.device.engines.values() if engine.rejoining]
+        for engine in away if everyone else [away[which % len(away)]]:
+            self.device.rejoin(engine)
 
     @invariant()
     def books_agree(self) -> None:
@@ -191,6 +185,6 @@ class DeviceMachine(RuleBasedStateMachine):
 
 
 DeviceMachine.TestCase.settings = settings(
-    max_examples=80, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=40, stateful_step_count=60, deadline=None, suppress_health_check=list(HealthCheck)
 )
 TestDevice = DeviceMachine.TestCase
