@@ -1,7 +1,7 @@
 """The agent's record of a device's memory over time: JSON lines, one engine's state a line.
 
-    {"t_s": 12.5, "engine": "small", "pool_pages": 40, "pool_used_pages": 31,
-     "resident_pages": 320, "cycled_units": 0, "free_pages": 6}
+    {"t_s": 12.5, "engine": "2546d254-...", "model": "small", "active": true, "pool_pages": 40,
+     "spare_pages": 9, "resident_pages": 320, "slot_pages": 0, "cycled_units": 0, "free_pages": 6}
 
 ``t_s`` is of the monotonic clock, ``free_pages`` are the device's.
 """
@@ -20,9 +20,9 @@ class Sample:
     """One engine's memory at one time, in pages."""
 
     t_s: float
-    engine: str
+    model: str
     pool_pages: int
-    pool_used_pages: int
+    spare_pages: int
     resident_pages: int
     cycled_units: int
     free_pages: int

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mirage_core.model import GranuleId, Holdings, PageId, RemapPlan
+from mirage_core.model import EngineId, GranuleId, Holdings, PageId, RemapPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +95,7 @@ class WorkerReport:
 class WorkerFacts:
     """What the scheduler must know of its worker's memory, told once at start."""
 
+    engine: EngineId
     unit_pages: tuple[int, ...]
     static_pages: int
     weights_digest: str

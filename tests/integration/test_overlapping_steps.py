@@ -56,7 +56,7 @@ from mirage_core.memory.host import HostDevice
 from mirage_core.memory.outcome import Refused
 from mirage_core.memory.raw import UNSHARED
 from mirage_core.memory.table import PageTable
-from mirage_core.model import RESIDENT, DeviceGeometry, DeviceId, GranuleId, PageId
+from mirage_core.model import RESIDENT, DeviceGeometry, DeviceId, EngineId, GranuleId, PageId
 from tests.integration.storm import REPORT, StormScheduler
 
 LAYERS, BLOCK_TOKENS, PAGE_BYTES = 2, 32, 4096
@@ -87,6 +87,7 @@ class StampingWorker:
 
     def facts(self) -> WorkerFacts:
         return WorkerFacts(
+            engine=EngineId("overlap"),
             unit_pages=(),
             static_pages=0,
             weights_digest="",

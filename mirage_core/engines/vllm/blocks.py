@@ -60,14 +60,17 @@ class GranuleBlockQueue:
 
     def forget_hashes(self, granule: GranuleId) -> None:
         """No request may start to share a block of ``granule``, live ones included."""
-        blocks = [self._pool.blocks[b] for b in self._geometry.blocks_of(granule)]
-        hashed = [b for b in blocks if b.block_hash is not None]
-        for block in hashed:
-            if block.ref_cnt == 0 and not block.is_null and block.prev_free_block is not None:
+        hashed = set()
+        for index in self._geometry.blocks_of(granule):
+            block = self._pool.blocks[index]
+            if block.prev_free_block is not None:
+                # In line to be evicted: perhaps without a hash by now (a cache reset takes it).
                 self._cached.remove(block)
-                self._plain.setdefault(granule, {})[block.block_id] = block
+                self._plain[granule][block.block_id] = block
+            if block.block_hash is not None:
+                hashed.add(block.block_id)
         if hashed:
-            self._pool.evict_blocks({b.block_id for b in hashed})
+            self._pool.evict_blocks(hashed)
 
     def cancel_drain(self, granule: GranuleId) -> None:
         """Hand out the blocks of ``granule`` again."""

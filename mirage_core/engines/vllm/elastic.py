@@ -24,7 +24,7 @@ from mirage_core.control.remapper import Action, PoolView, Remapper
 from mirage_core.engines.vllm.blocks import GranuleBlockQueue, make_elastic
 from mirage_core.engines.vllm.config import EngineConfig
 from mirage_core.kv.geometry import PoolGeometry
-from mirage_core.model import BlockId, EngineId, GranuleId, ModelName, OperationId
+from mirage_core.model import BlockId, GranuleId, ModelName, OperationId
 from mirage_core.policy.when import Demand, needed_blocks
 from mirage_core.wire import messages as wire
 from mirage_core.wire.client import AgentClient, LinkLost, LinkRestored
@@ -100,7 +100,7 @@ class ElasticMemory:
             str(config.agent),
             wire.Hello(
                 role=wire.Role.SCHEDULER,
-                engine=EngineId(vllm_config.instance_id),
+                engine=self._facts.engine,
                 model=ModelName(model_name(vllm_config)),
                 weights_digest=self._facts.weights_digest,
             ),

@@ -129,24 +129,39 @@ def capture_linears(kernel: LinearKernel) -> Iterator[list[CapturedLinear]]:
                 f"MIRAGE cannot move {type(layer).__name__} with a weight of shape "
                 f"{tuple(layer.weight.shape)}"
             )
-        weight, bias = layer.weight.data, getattr(layer, "bias", None)
-        captured.append(
-            CapturedLinear(
-                layer=layer,
-                packed=kernel.pack(weight),
-                bias=None if bias is None else kernel.bias(bias.data),
-                out_features=weight.shape[0],
-                keeps_weight=not remove_weight,
-            )
-        )
-        if remove_weight:
-            layer.weight = torch.nn.Parameter(torch.empty(0), requires_grad=False)
+        if remove_weight:  # not an embedding, of which only the head multiplies
+            captured.append(_capture(kernel, layer, keeps_weight=False))
 
     utils.dispatch_cpu_unquantized_gemm = dispatch
     try:
         yield captured
     finally:
         utils.dispatch_cpu_unquantized_gemm = original
+
+
+def capture_head(kernel: LinearKernel, model: torch.nn.Module) -> CapturedLinear:
+    """The head, once the model is loaded; tied to the embedding, it keeps its plain weight."""
+    head = model.lm_head
+    sharing = [
+        name
+        for name, parameter in model.named_parameters(remove_duplicate=False)
+        if parameter.data_ptr() == head.weight.data_ptr()
+    ]
+    return _capture(kernel, head, keeps_weight=len(sharing) > 1)
+
+
+def _capture(kernel: LinearKernel, layer: torch.nn.Module, *, keeps_weight: bool) -> CapturedLinear:
+    weight, bias = layer.weight.data, getattr(layer, "bias", None)
+    captured = CapturedLinear(
+        layer=layer,
+        packed=kernel.pack(weight),
+        bias=None if bias is None else kernel.bias(bias.data),
+        out_features=weight.shape[0],
+        keeps_weight=keeps_weight,
+    )
+    if not keeps_weight:
+        layer.weight = torch.nn.Parameter(torch.empty(0), requires_grad=False)
+    return captured
 
 
 def bind_linear(

@@ -14,6 +14,7 @@ import hashlib
 import logging
 import os
 import time
+import uuid
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +31,12 @@ from mirage_core.engines.vllm import checks
 from mirage_core.engines.vllm.architectures import layer_shape
 from mirage_core.engines.vllm.config import EngineConfig, engine_config
 from mirage_core.engines.vllm.elastic import model_name
-from mirage_core.engines.vllm.linears import bind_linear, capture_linears, choose_kernel
+from mirage_core.engines.vllm.linears import (
+    bind_linear,
+    capture_head,
+    capture_linears,
+    choose_kernel,
+)
 from mirage_core.engines.vllm.model_weights import SplitModel, split_model
 from mirage_core.errors import ConfigError, UnsupportedError
 from mirage_core.kv.geometry import PoolGeometry, round_up_blocks
@@ -77,6 +83,7 @@ class MirageWorker(CPUWorker):
         self._client: AgentClient | None = None
         self._memory: EngineMemory | None = None
         self._pool_view: torch.Tensor | None = None
+        self._engine = EngineId(str(uuid.uuid4()))
         self._report: Any = None
         self._next_report_s = 0.0
 
@@ -87,6 +94,7 @@ class MirageWorker(CPUWorker):
         with capture_linears(self._kernel) as captured:
             super().load_model(load_dummy_weights=load_dummy_weights)
         model = self.model_runner.model
+        captured.append(capture_head(self._kernel, model))
         split = split_model(model, self._shape, self._settings.grain, captured)
         self._device = self._open_device()
         layout = _layout(self._device.geometry.page_bytes, split)
@@ -113,7 +121,7 @@ class MirageWorker(CPUWorker):
         if private is not None:
             device = HostDevice.create(
                 DeviceGeometry(
-                    DeviceId(f"private-{self.vllm_config.instance_id}"),
+                    DeviceId(f"private-{self._engine}"),
                     private.page_bytes,
                     private.size_bytes // private.page_bytes,
                 )
@@ -124,7 +132,7 @@ class MirageWorker(CPUWorker):
             str(self._settings.agent),
             wire.Hello(
                 role=wire.Role.WORKER,
-                engine=EngineId(self.vllm_config.instance_id),
+                engine=self._engine,
                 model=ModelName(model_name(self.vllm_config)),
             ),
         )
@@ -265,6 +273,7 @@ class MirageWorker(CPUWorker):
         layout = self._memory_started.weights.layout
         geometry = self._pool_geometry
         return WorkerFacts(
+            engine=self._engine,
             unit_pages=layout.unit_pages,
             static_pages=layout.static.pages,
             weights_digest=self._weights_digest,

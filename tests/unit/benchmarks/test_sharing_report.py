@@ -152,9 +152,9 @@ def test_a_load_has_a_picture(result: Result, tmp_path: Path) -> None:
 
 LINE = {
     "t_s": 12.0,
-    "engine": "small",
+    "model": "small",
     "pool_pages": 4,
-    "pool_used_pages": 2,
+    "spare_pages": 2,
     "resident_pages": 9,
     "cycled_units": 1,
     "free_pages": 3,

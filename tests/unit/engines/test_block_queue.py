@@ -134,6 +134,14 @@ class AnyUse(RuleBasedStateMachine):
             self.pool.touch([block])
             self.held.append(block)
 
+    @rule()
+    def reset(self) -> None:
+        assert self.pool.reset_prefix_cache() == (not self.held)
+
+    @rule(data=st.data())
+    def evict(self, data: st.DataObject) -> None:
+        self.pool.evict_blocks({data.draw(st.integers(0, GRANULES * GRANULE_BLOCKS - 1))})
+
     @precondition(lambda self: len(self.mapped) < GRANULES)
     @rule()
     def map(self) -> None:
