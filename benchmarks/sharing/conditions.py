@@ -154,7 +154,7 @@ def full(model_root: Path, seed: int) -> Conditions:
     return Conditions(
         models=_pair(model_root),
         kv_share=0.10,
-        page_bytes=256 * 1024,
+        page_bytes=64 * 1024,
         block_size=32,
         max_num_seqs=32,
         max_model_len=256,

@@ -80,7 +80,10 @@ def _draw_pools(
             times_s = [sample.t_s for sample in mine]
             sizes = [sample.pool_pages * conditions.page_bytes / _MB for sample in mine]
             axes.step(times_s, sizes, where="post", color=colour, label=engine.name)
-            used = [(sample.pool_pages - sample.spare_pages) * conditions.page_bytes / _MB for sample in mine]
+            used = [
+                (sample.pool_pages - sample.spare_pages) * conditions.page_bytes / _MB
+                for sample in mine
+            ]
             axes.step(times_s, used, where="post", color=colour, linewidth=0.6)
         else:
             size = engine.kv_bytes / _MB

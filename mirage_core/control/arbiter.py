@@ -495,9 +495,13 @@ class Arbiter:
         for record in [r for r in described if r.linked]:
             view = self._view_of(record)
             lendable = self._lendable_pages(view, active=True)
-            record.most_lendable_pages = max(record.most_lendable_pages, lendable)
+            if record.measured:
+                record.most_lendable_pages = max(record.most_lendable_pages, lendable)
+                own_lendable = record.most_lendable_pages
+            else:  # what it can lend is not known yet: fail no request for it
+                own_lendable = self._lendable_pages(view, active=False)
             others = sum(pages for e, pages in least_pages.items() if e != record.engine)
-            own = record.static_pages + sum(view.unit_pages) - record.most_lendable_pages
+            own = record.static_pages + sum(view.unit_pages) - own_lendable
             room = max(0, self._ledger.pages - others - own)
             limits = m.Limits(
                 pool_limit_pages=min(room - room % view.granule_pages, record.pool_max_pages),

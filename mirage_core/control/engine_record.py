@@ -62,6 +62,8 @@ class EngineRecord:
     spare_pages: int = 0
     prefill_s: float = 0.0
     use_watch: UseWatch | None = None
+    measured: bool = False
+    """every unit has both of its times"""
     most_lendable_pages: int = 0
     """of its own units to its own pool, at the best cost seen"""
     refusals: int = 0
@@ -205,7 +207,8 @@ class EngineRecord:
         Times count only once every unit has both.
         """
         unit_pages = self._described().unit_pages
-        if not (compute_s and transfer_s) or min(*compute_s, *transfer_s) <= 0:
+        self.measured = bool(compute_s and transfer_s) and min(*compute_s, *transfer_s) > 0
+        if not self.measured:
             compute_s = (UNMEASURED_UNIT_S,) * len(unit_pages)
             transfer_s = tuple(pages * UNMEASURED_PAGE_S for pages in unit_pages)
         bucket = (_bucket(sum(compute_s)), _bucket(sum(transfer_s)))

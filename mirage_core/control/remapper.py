@@ -31,6 +31,9 @@ from mirage_core.model import RESIDENT, GranuleId, Holdings, PageId, RemapPlan
 
 ASK_AGAIN_S = 0.25
 """After a denial, the agent is not asked again for so long."""
+KEEP_RESERVE_S = 1.0
+"""A busy engine keeps pages that it does not need just now for so long: its need goes up and down
+with every request, and what it gives back is lent and fetched anew."""
 REVERT_HOLD_S = 2.0
 """The pool must have had room for so long before own layers are put back."""
 
@@ -42,6 +45,8 @@ REVERT_HOLD_S = 2.0
 class PoolView:
     """The scheduler's view of its pool at the start of a step."""
 
+    active: bool
+    """There are running or waiting requests; an idle engine takes no step until it is woken."""
     needed_granules: int
     """What running and waiting requests will need over the next steps."""
     spare: tuple[GranuleId, ...]
@@ -210,6 +215,7 @@ class Remapper:
         self._asked_pages = 0
         self._ask_not_before_s = 0.0
         self._room_since_s: float | None = None
+        self._reserve_idle_since_s: float | None = None
 
     # ---- facts
 
@@ -241,7 +247,7 @@ class Remapper:
         addresses = self._max_granules - len(self.mapped | self._mapping | self._unmapping)
         shortage = min(view.needed_granules - have, addresses)
         if shortage > 0:
-            self._room_since_s = None
+            self._room_since_s = self._reserve_idle_since_s = None
             return actions + self._grow(shortage, now_s)
         self._asked_pages = 0
         return actions + self._settle(view, have, now_s)
@@ -442,9 +448,14 @@ class Remapper:
         """Nothing is short: put own layers back, give back what nobody needs."""
         if self._own_freed_pages > 0:
             return self._revert_own(view, have, now_s)
-        if self._linked and self._reserve_pages > 0 and not self._answers:
-            return self._give_reserve_back()
-        return []
+        if not self._linked or self._reserve_pages == 0 or self._answers:
+            return []
+        if self._reserve_idle_since_s is None:
+            self._reserve_idle_since_s = now_s
+        kept_s = now_s - self._reserve_idle_since_s
+        if view.active and kept_s < KEEP_RESERVE_S:
+            return []
+        return self._give_reserve_back()
 
     def _revert_own(self, view: PoolView, have: int, now_s: float) -> list[Action]:
         if self._plan_pending or self._unmapping:

@@ -36,6 +36,8 @@ _log = logging.getLogger("vllm.mirage.elastic")
 
 HORIZON_STEPS = 64
 """The pool is to hold what requests will have so many decode steps from now."""
+HEADROOM_STEPS = 16
+"""New requests leave room for what running ones will take in so many steps."""
 OWN_PLANS_INTERVAL_S = 5.0
 """Measured times drift; the table of own plans follows so often."""
 
@@ -151,7 +153,8 @@ class ElasticMemory:
                 case wire.ApplyPlan(operation, plan, pages):
                     self._perform(self.remapper.on_apply_plan(operation, plan, pages))
                 case wire.Limits(pool_limit_pages, allowance_pages):
-                    self._limit_granules = pool_limit_pages // self._geometry.granule_pages
+                    limit = pool_limit_pages // self._geometry.granule_pages
+                    self._limit_granules = max(limit, len(self.remapper.mapped))
                     self.remapper.on_limits(allowance_pages)
                     for request in self._scheduler.requests.values():
                         self.on_request(request)
@@ -180,6 +183,8 @@ class ElasticMemory:
         for granule in self._queue.draining():
             self._queue.forget_hashes(granule)
         self._perform(self.remapper.on_step(self._view(), now_s))
+        if not self._config.passive:
+            self._scheduler.kv_cache_manager.watermark_blocks = self._headroom_blocks()
         operations, self._operations = tuple(self._operations), []
         return operations
 
@@ -250,6 +255,7 @@ class ElasticMemory:
         spare = [g for g in queue_.granules_without_live_blocks() if g != 0]
         room = max(0, len(self.remapper.mapped) - len(self.remapper.draining()) - minimum)
         return PoolView(
+            active=self._scheduler.has_unfinished_requests(),
             needed_granules=self._needed_granules(),
             spare=tuple(spare[:room]),
             emptiest=tuple(queue_.emptiest()[:room]),
@@ -268,6 +274,18 @@ class ElasticMemory:
         )
         granules = -(-(blocks + 1) // self._geometry.granule_blocks)  # + 1: vLLM's null block
         return max(self.remapper.min_granules, min(granules, self._limit_granules))
+
+    def _headroom_blocks(self) -> int:
+        """Blocks that running requests will take soon: no new request is admitted into them.
+
+        Without it a burst is admitted into the last free blocks while pages are on their way, and
+        preempted before they come.
+        """
+        tokens = self._scheduler.block_size
+        return sum(
+            (r.num_tokens + HEADROOM_STEPS) // tokens - r.num_tokens // tokens
+            for r in self._scheduler.running
+        )
 
     def _plan_own(self, fetch: FetchReport) -> None:
         """Measured times decide what the own layers can give."""

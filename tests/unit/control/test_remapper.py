@@ -75,6 +75,7 @@ class Engine:
         room = max(0, len(self.remapper.mapped) - len(self.remapper.draining()) - 1)
         spare = [g for g in idle if not self.live.get(g)]
         return PoolView(
+            active=self.needed > 1,
             needed_granules=self.needed,
             spare=tuple(spare[:room]),
             emptiest=tuple(sorted(idle, key=lambda g: self.live.get(g, 0))[:room]),
