@@ -162,8 +162,8 @@ def full(model_root: Path, seed: int) -> Conditions:
         splits=(0.4, 0.3, 0.5),
         loads=(0.5, 1.0, 1.5, 2.0),
         saturation_s=20.0,
-        horizon_s=40.0,
-        period_s=10.0,
+        horizon_s=32.0,
+        period_s=8.0,
         lengths=SHAREGPT,
         lengths_name="ShareGPT quantiles",
         length_scale=0.2,
@@ -183,8 +183,6 @@ def quick(model_root: Path, seed: int) -> Conditions:
         eager=True,
         splits=(0.4,),
         loads=(2.0,),
-        horizon_s=32.0,
-        period_s=8.0,
     )
 
 

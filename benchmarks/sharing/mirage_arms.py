@@ -23,8 +23,9 @@ from mirage_core.kv.geometry import PoolGeometry
 
 _WORKER = "mirage_core.engines.vllm.worker.MirageWorker"
 _SCHEDULER = "mirage_core.engines.vllm.scheduler.MirageScheduler"
-LEAST_POOL_TOKENS = 64
-"""Of a pool that shares: what it holds when it has nothing to do."""
+LEAST_POOL_SHARE = 0.5
+"""Of a pool that shares: part of its static size that it keeps whatever happens, so that a model
+that wakes can begin at once; the rest is for whoever needs it."""
 _COUNTERS = {
     "remaps": "mirage_remaps_total",
     "reversions": "mirage_reversions_total",
@@ -78,7 +79,7 @@ class PlugInArm:
         settings: dict[str, object] = {
             "agent": str(self._socket),
             "passive": self.passive,
-            "pool_tokens": pools[spec.name] if self.passive else LEAST_POOL_TOKENS,
+            "pool_tokens": round(pools[spec.name] * (1.0 if self.passive else LEAST_POOL_SHARE)),
         }
         if self.link_bytes_per_s is not None:
             settings["link_bytes_per_s"] = self.link_bytes_per_s

@@ -17,7 +17,7 @@ from benchmarks.models import Family, ModelSpec, build, native_dtype
 from benchmarks.sharing.servers import EngineSpec, free_ports
 
 PAGE_BYTES = 64 << 10
-DEVICE_PAGES = 320
+DEVICE_PAGES = 580
 START_LIMIT_S = 240.0
 
 
@@ -153,6 +153,12 @@ class Node:
                 key = (labels["owner"].strip('"'), labels["model"].strip('"'))
                 found[key] = found.get(key, 0) + int(float(line.rsplit(" ", 1)[1]))
         return found
+
+    def remaps(self) -> int:
+        """Plans that freed pages, since the agent started."""
+        text = requests.get(f"{self._url('agent')}/metrics", timeout=5).text
+        lines = [line for line in text.splitlines() if line.startswith("mirage_remaps_total ")]
+        return int(float(lines[0].rsplit(" ", 1)[1]))
 
     def wait_pages_of(self, models: set[str], within_s: float = 30.0) -> None:
         """Wait until just ``models`` hold pages, and every page of the device has its owner."""

@@ -84,6 +84,7 @@ def test_killed_donor_in_a_hand_over_costs_its_borrower_nothing(
         node.start_engine("b")
         assert outcome(node.ask("b", PROMPTS, TOKENS)) == calm["b"]
         node.wait_pages_of({"a", "b"})
+    assert node.remaps() > 0, "no burst borrowed anything"
 
 
 @pytest.mark.timeout(3600)
