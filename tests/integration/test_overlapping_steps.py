@@ -266,3 +266,32 @@ def test_no_block_moves_under_a_step_in_flight(
     scheduler.mirage.check()
     worker.table.check()
     worker.mapper.check()
+
+
+def test_request_longer_than_any_pool_fails_and_the_others_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(REPORT, str(tmp_path / "storm.json"))
+    worker = StampingWorker(pages=14 * LAYERS)
+    scheduler = make_scheduler(worker, depth=1)
+    scheduler.mirage.raging = False
+    scheduler.mirage.on_pool_limit(4)  # granules of 64 tokens, less one block
+    for name, tokens in (("fits", 100), ("never", 300)):
+        scheduler.add_request(
+            Request(
+                request_id=name,
+                prompt_token_ids=[7] * 20,
+                sampling_params=SamplingParams(max_tokens=tokens, ignore_eos=True),
+                pooling_params=None,
+            )
+        )
+    reasons: dict[str, str] = {}
+    while scheduler.has_requests():
+        output = scheduler.schedule()
+        outputs = scheduler.update_from_output(output, worker.execute(output))
+        for per_client in outputs.values():
+            for each in per_client.outputs:
+                if each.finish_reason is not None:
+                    reasons[each.request_id] = str(each.finish_reason)
+    assert reasons == {"never": "error", "fits": "length"}
+    scheduler.mirage.check()

@@ -72,16 +72,6 @@ class GranuleBlockQueue:
         if hashed:
             self._pool.evict_blocks(hashed)
 
-    def cancel_drain(self, granule: GranuleId) -> None:
-        """Hand out the blocks of ``granule`` again."""
-        self._draining.remove(granule)
-        blocks = [self._pool.blocks[b] for b in self._geometry.blocks_of(granule)]
-        free = {b.block_id: b for b in blocks if b.ref_cnt == 0 and not b.is_null}
-        self._plain[granule] = free
-        self.num_free_blocks += len(free)
-        self._pool.num_gpu_blocks += len(free)
-        self._note(granule)
-
     def remove_granule(self, granule: GranuleId) -> None:
         """A drained granule is being unmapped; it has no live block."""
         assert self._live[granule] == 0, f"granule {granule} has live blocks"

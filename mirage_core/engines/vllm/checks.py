@@ -7,7 +7,6 @@ on, so that another vLLM is refused at start and not discovered by a wrong answe
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -134,11 +133,3 @@ def check_config(config: VllmConfig) -> None:
     refused = [reason for applies, reason in _refusals(config) if applies]
     if refused:
         raise UnsupportedError("MIRAGE does not support " + "; ".join(refused))
-
-
-def checked(check: Callable[[], None]) -> None:
-    """Run a check whose failure must be readable at the end of an engine's log."""
-    try:
-        check()
-    except UnsupportedError as error:
-        raise SystemExit(f"mirage: {error}") from None

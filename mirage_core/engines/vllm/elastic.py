@@ -153,11 +153,8 @@ class ElasticMemory:
                 case wire.ApplyPlan(operation, plan, pages):
                     self._perform(self.remapper.on_apply_plan(operation, plan, pages))
                 case wire.Limits(pool_limit_pages, allowance_pages):
-                    limit = pool_limit_pages // self._geometry.granule_pages
-                    self._limit_granules = max(limit, len(self.remapper.mapped))
+                    self.on_pool_limit(pool_limit_pages // self._geometry.granule_pages)
                     self.remapper.on_limits(allowance_pages)
-                    for request in self._scheduler.requests.values():
-                        self.on_request(request)
                 case LinkLost(reason):
                     _log.warning("serving goes on without the agent: %s", reason)
                     self.remapper.on_link_lost()
@@ -299,6 +296,12 @@ class ElasticMemory:
         )
 
     # ---- requests that can never fit
+
+    def on_pool_limit(self, granules: int) -> None:
+        """The device can never give more than ``granules``; less than there are is stale news."""
+        self._limit_granules = max(granules, len(self.remapper.mapped))
+        for request in self._scheduler.requests.values():
+            self.on_request(request)
 
     def on_request(self, request: Request) -> None:
         """Remember a request that no pool of this device could ever hold."""

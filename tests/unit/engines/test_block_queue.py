@@ -77,16 +77,6 @@ def test_draining_granule_keeps_no_prefix_that_a_request_could_share() -> None:
     queue.check()
 
 
-def test_cancelled_drain_hands_its_blocks_out_again() -> None:
-    pool, queue = elastic_pool(mapped=2)
-    held = pool.get_new_blocks(5)
-    queue.drain(GranuleId(1))
-    queue.cancel_drain(GranuleId(1))
-    pool.free_blocks(held)
-    assert len(pool.get_new_blocks(7)) == 7
-    queue.check()
-
-
 def test_prefix_cache_reset_succeeds_while_a_granule_drains() -> None:
     pool, queue = elastic_pool(mapped=2)
     held = pool.get_new_blocks(7)
@@ -154,11 +144,6 @@ class AnyUse(RuleBasedStateMachine):
         candidates = self.queue.emptiest()
         if candidates:
             self.queue.drain(data.draw(st.sampled_from(candidates)))
-
-    @rule()
-    def stay(self) -> None:
-        for granule in self.queue.draining()[:1]:
-            self.queue.cancel_drain(granule)
 
     @rule()
     def unmap(self) -> None:
