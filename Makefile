@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 export HF_HUB_OFFLINE := 1
 
-.PHONY: setup demo test lint bench-sharing bench-policy bench-linear chaos proto clean
+.PHONY: setup demo test lint bench-sharing bench-policy bench-linear bench-own-layers chaos proto clean
 
 setup: $(VENV)/.ready
 
@@ -37,6 +37,9 @@ bench-policy: setup
 
 bench-linear: setup
 	$(BIN)/python -m benchmarks.linear
+
+bench-own-layers: setup
+	$(BIN)/python -m benchmarks.own_layers
 
 chaos: setup
 	$(BIN)/python -m pytest tests/chaos --rounds=20

@@ -188,7 +188,7 @@ def quick(model_root: Path, seed: int) -> Conditions:
 
 def demo(model_root: Path, seed: int) -> Conditions:
     """``quick`` with one burst for each model."""
-    return replace(quick(model_root, seed), saturation_s=12.0, horizon_s=16.0)
+    return replace(quick(model_root, seed), saturation_s=8.0, horizon_s=12.0, period_s=6.0)
 
 
 def _pair(model_root: Path) -> tuple[HostedModel, HostedModel]:

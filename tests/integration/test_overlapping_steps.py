@@ -84,6 +84,7 @@ class StampingWorker:
         self.blocks: dict[str, list[int]] = {}
         self.computed: dict[str, int] = {}
         self.tokens: dict[str, list[int]] = {}
+        self.prompts: dict[str, int] = {}
 
     def facts(self) -> WorkerFacts:
         return WorkerFacts(
@@ -142,11 +143,15 @@ class StampingWorker:
             self.blocks[new.req_id] = list(new.block_ids[0])
             self.computed[new.req_id] = new.num_computed_tokens
             self.tokens.setdefault(new.req_id, list(new.prompt_token_ids))
+            self.prompts[new.req_id] = len(new.prompt_token_ids)
         cached = output.scheduled_cached_reqs
         for index, request in enumerate(cached.req_ids):
             added = cached.new_block_ids[index]
             if request in cached.resumed_req_ids:
                 self.blocks[request] = list(added[0])
+                # What was in flight when it was preempted may have been dropped.
+                kept = self.prompts[request] + cached.num_output_tokens[index]
+                del self.tokens[request][kept:]
             elif added is not None:
                 self.blocks[request].extend(added[0])
             self.computed[request] = cached.num_computed_tokens[index]
@@ -275,6 +280,7 @@ def test_request_longer_than_any_pool_fails_and_the_others_go_on(
     worker = StampingWorker(pages=14 * LAYERS)
     scheduler = make_scheduler(worker, depth=1)
     scheduler.mirage.raging = False
+    init_none_hash(sha256)
     scheduler.mirage.on_pool_limit(4)  # granules of 64 tokens, less one block
     for name, tokens in (("fits", 100), ("never", 300)):
         scheduler.add_request(
@@ -283,6 +289,7 @@ def test_request_longer_than_any_pool_fails_and_the_others_go_on(
                 prompt_token_ids=[7] * 20,
                 sampling_params=SamplingParams(max_tokens=tokens, ignore_eos=True),
                 pooling_params=None,
+                block_hasher=get_request_block_hasher(BLOCK_TOKENS, sha256),
             )
         )
     reasons: dict[str, str] = {}

@@ -241,8 +241,11 @@ class ElasticMemory:
         for request in list(scheduler.running):
             blocks = scheduler.kv_cache_manager.get_block_ids(request.request_id)[0]
             if any(self._geometry.granule_of(BlockId(b)) in late for b in blocks):
+                # As vLLM's reset_prefix_cache does: the request may be resumed in this very step,
+                # so it counts as not scheduled before and what is in flight for it is dropped.
                 scheduler.running.remove(request)
-                scheduler._preempt_request(request, now_s)
+                scheduler._preempt_request(request, now_s, drop_stale_output=True)
+                scheduler.prev_step_scheduled_req_ids.discard(request.request_id)
 
     # ---- what is needed
 
@@ -291,9 +294,13 @@ class ElasticMemory:
         if now_s < self._next_own_plans_s:
             return
         self._next_own_plans_s = now_s + OWN_PLANS_INTERVAL_S
-        self.remapper.on_own_plans(
-            own_plans(self._facts.unit_pages, fetch.unit_compute_s, fetch.unit_transfer_s)
-        )
+        facts = self._facts
+        plans = own_plans(facts.unit_pages, fetch.unit_compute_s, fetch.unit_transfer_s)
+        self.remapper.on_own_plans(plans)
+        if self._client is None and plans:
+            own_pages = sum(facts.unit_pages) - plans[-1].freed_pages
+            pool_pages = facts.device_pages - facts.static_pages - own_pages
+            self.on_pool_limit(pool_pages // self._geometry.granule_pages)
 
     # ---- requests that can never fit
 

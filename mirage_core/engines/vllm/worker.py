@@ -25,7 +25,7 @@ from vllm.v1.kv_cache_interface import FullAttentionSpec
 from vllm.v1.worker.cpu_worker import CPUWorker
 
 from mirage_core import native
-from mirage_core.control.operations import WorkerFacts
+from mirage_core.control.operations import WorkerFacts, WorkerReport
 from mirage_core.engines.memory import EngineMemory
 from mirage_core.engines.vllm import checks
 from mirage_core.engines.vllm.architectures import layer_shape
@@ -285,6 +285,10 @@ class MirageWorker(CPUWorker):
             reserve_pages=self._memory_started.table.reserve_pages,
             first_granules=self._first_granules,
         )
+
+    def mirage_report(self) -> WorkerReport:
+        """Counters and measured times, for whoever calls ``collective_rpc``."""
+        return self._memory_started.report(())
 
     def execute_model(self, scheduler_output: SchedulerOutput) -> ModelRunnerOutput | None:
         self._step(getattr(scheduler_output, "mirage_operations", ()))
