@@ -29,3 +29,13 @@ def own_plans(
     table = build_plan_table(cost, unit_pages, slots)
     limit_s = added_share * cost.resident_step_s
     return tuple(OwnPlan(row.plan, row.freed_pages) for row in table.rows if row.added_s <= limit_s)
+
+
+def last_resort_plans(unit_pages: Sequence[int]) -> tuple[OwnPlan, ...]:
+    """Every plan worth having, whatever it adds to a step: for an engine that is stuck."""
+    if not unit_pages:
+        return ()
+    units = len(unit_pages)
+    cost = StepCost((1.0,) * units, tuple(float(pages) for pages in unit_pages))
+    table = build_plan_table(cost, unit_pages, SlotRule.BEST)
+    return tuple(OwnPlan(row.plan, row.freed_pages) for row in table.rows)

@@ -1,13 +1,15 @@
 """The engine's state machine: what to do with its memory, step by step.
 
 Events come in (a step begins, the agent speaks, the worker answers), actions come out; nothing is
-performed here.  One ``Remapper`` lives in each engine's scheduler.  It follows four rules:
+performed here.  One ``Remapper`` lives in each engine's scheduler.  It follows five rules:
 
 - it never waits: a shortage is asked for ahead of need, and stock preemption stays the fallback;
 - a granule counts only once its worker has mapped and zeroed it, and a page is given back only
   once its worker has unmapped it (DESIGN §8.4);
 - it asks the agent first, so that idle models give before busy ones (paper §5.2), and remaps its
   own layers within its standing allowance when the agent has nothing or is gone;
+- before requests starve it remaps its own layers whatever that costs: slow beats stuck, and it
+  needs nobody's leave for pages that are its own;
 - what it took of its own layers it puts back, with hysteresis, when the pool has room (§7.6.1).
 """
 
@@ -47,6 +49,8 @@ class PoolView:
 
     active: bool
     """There are running or waiting requests; an idle engine takes no step until it is woken."""
+    starving: bool
+    """Requests make no progress: not even one of them fits into the pool as it is."""
     needed_granules: int
     """What running and waiting requests will need over the next steps."""
     spare: tuple[GranuleId, ...]
@@ -181,19 +185,22 @@ class Remapper:
         max_granules: int,
         unit_pages: Sequence[int],
         own_plans: Sequence[OwnPlan],
+        last_resort_plans: Sequence[OwnPlan] = (),
         reserve_pages: int = 0,
         allowance_pages: int = 0,
         linked: bool,
         passive: bool = False,
     ) -> None:
-        """``own_plans`` ascend in freed pages; ``reserve_pages`` is what a private device has
-        left; ``allowance_pages`` bounds what own plans may free; ``linked``: there is an agent.
+        """``own_plans`` cost no step time, ``last_resort_plans`` whatever they cost; both ascend
+        in freed pages.  ``reserve_pages`` is what a private device has left; ``allowance_pages``
+        bounds what own plans may free; ``linked``: there is an agent.
         """
         self._granule_pages = granule_pages
         self._min_granules = first_granules
         self._max_granules = max_granules
         self._unit_pages = tuple(unit_pages)
         self._own_plans = tuple(own_plans)
+        self._last_resort_plans = tuple(last_resort_plans)
         self._reserve_pages = reserve_pages
         self._allowance_pages = allowance_pages
         self._linked = linked
@@ -248,7 +255,7 @@ class Remapper:
         shortage = min(view.needed_granules - have, addresses)
         if shortage > 0:
             self._room_since_s = self._reserve_idle_since_s = None
-            return actions + self._grow(shortage, now_s)
+            return actions + self._grow(shortage, view.starving, now_s)
         self._asked_pages = 0
         return actions + self._settle(view, have, now_s)
 
@@ -369,7 +376,7 @@ class Remapper:
 
     # ---- growing
 
-    def _grow(self, shortage: int, now_s: float) -> list[Action]:
+    def _grow(self, shortage: int, starving: bool, now_s: float) -> list[Action]:
         actions: list[Action] = []
         from_reserve = min(shortage, self._reserve_pages // self._granule_pages)
         if from_reserve:
@@ -378,14 +385,16 @@ class Remapper:
         pages = shortage * self._granule_pages - self._reserve_pages % self._granule_pages
         if shortage <= 0 or pages <= 0:
             return actions
-        if self._linked and now_s >= self._ask_not_before_s:
-            if pages > self._asked_pages:
-                self._request_id += 1
-                self._asked_pages = pages
-                self.counters.asks += 1
-                actions.append(SendAsk(self._request_id, pages))
-            return actions
-        return actions + self._remap_own(pages)
+        if starving:
+            actions += self._remap_own(pages, self._last_resort_plans, sum(self._unit_pages))
+        if not self._linked or now_s < self._ask_not_before_s:
+            return actions + self._remap_own(pages, self._own_plans, self._allowance_pages)
+        if pages > self._asked_pages:
+            self._request_id += 1
+            self._asked_pages = pages
+            self.counters.asks += 1
+            actions.append(SendAsk(self._request_id, pages))
+        return actions
 
     def _map(self, count: int) -> Order:
         taken = self.mapped | self._mapping | self._unmapping
@@ -410,13 +419,15 @@ class Remapper:
 
         return self._order(MapGranules(chosen), answered)
 
-    def _remap_own(self, pages: int) -> list[Action]:
+    def _remap_own(
+        self, pages: int, plans: Sequence[OwnPlan], allowance_pages: int
+    ) -> list[Action]:
         """Free ``pages`` more of the own layers, as far as plans and allowance reach."""
         if self._plan_pending:
             return []
         freed_now = self.plan.freed_pages(self._unit_pages)
-        limit = freed_now - self._own_freed_pages + self._allowance_pages
-        larger = [p for p in self._own_plans if freed_now < p.freed_pages <= limit]
+        limit = freed_now - self._own_freed_pages + allowance_pages
+        larger = [p for p in plans if freed_now < p.freed_pages <= limit]
         if not larger:
             return []
         enough = [p for p in larger if p.freed_pages >= freed_now + pages]
@@ -464,9 +475,10 @@ class Remapper:
         base = freed_now - self._own_freed_pages
         surplus = min(have - max(view.needed_granules, self._min_granules), len(view.spare))
         within = self._reserve_pages + max(0, surplus) * self._granule_pages
+        plans = (*self._own_plans, *self._last_resort_plans)
         smaller = [
             p
-            for p in self._own_plans
+            for p in sorted(plans, key=lambda p: p.freed_pages)
             if base <= p.freed_pages < freed_now <= p.freed_pages + within
         ]
         if not smaller:

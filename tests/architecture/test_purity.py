@@ -31,7 +31,7 @@ engine = Remapper(
     granule_pages=2, first_granules=1, max_granules=9, unit_pages=(4,) * 8, own_plans=plans,
     allowance_pages=32, linked=False,
 )
-view = PoolView(active=True, needed_granules=3, spare=(), emptiest=(), drained=())
+view = PoolView(active=True, starving=False, needed_granules=3, spare=(), emptiest=(), drained=())
 print(len(engine.on_step(view, 0.0)), len(plans))
 """
 

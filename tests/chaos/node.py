@@ -17,7 +17,7 @@ from benchmarks.models import Family, ModelSpec, build, native_dtype
 from benchmarks.sharing.servers import EngineSpec, free_ports
 
 PAGE_BYTES = 64 << 10
-DEVICE_PAGES = 580
+DEVICE_PAGES = 620
 START_LIMIT_S = 240.0
 
 
@@ -61,7 +61,7 @@ class Node:
             dtype=native_dtype(),
             seed="ab".index(name),
         )
-        settings = {"mirage": {"agent": str(self._socket), "pool_tokens": 64, "verify": True}}
+        settings = {"mirage": {"agent": str(self._socket), "pool_tokens": 160, "verify": True}}
         engine = EngineSpec(
             name=name,
             model=build(spec),
@@ -136,7 +136,7 @@ class Node:
             "ignore_eos": True,
             "return_token_ids": True,
         }
-        answer = requests.post(f"{self._url(name)}/v1/completions", json=body, timeout=300)
+        answer = requests.post(f"{self._url(name)}/v1/completions", json=body, timeout=120)
         answer.raise_for_status()
         return list(answer.json()["choices"][0]["token_ids"])
 

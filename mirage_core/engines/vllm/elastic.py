@@ -19,7 +19,7 @@ from vllm.v1.request import Request
 
 from mirage_core.control import remapper as act
 from mirage_core.control.operations import FetchReport, Operation, WorkerFacts, WorkerReport
-from mirage_core.control.own_plans import own_plans
+from mirage_core.control.own_plans import last_resort_plans, own_plans
 from mirage_core.control.remapper import Action, PoolView, Remapper
 from mirage_core.engines.vllm.blocks import GranuleBlockQueue, make_elastic
 from mirage_core.engines.vllm.config import EngineConfig
@@ -38,6 +38,10 @@ HORIZON_STEPS = 64
 """The pool is to hold what requests will have so many decode steps from now."""
 HEADROOM_STEPS = 16
 """New requests leave room for what running ones will take in so many steps."""
+STUCK_PREEMPTIONS = 3
+"""A request preempted so often, the last time with no other running, is stuck."""
+STUCK_S = 1.0
+"""So is an engine with requests whose steps compute nothing for so long."""
 OWN_PLANS_INTERVAL_S = 5.0
 """Measured times drift; the table of own plans follows so often."""
 
@@ -74,6 +78,8 @@ class ElasticMemory:
         self._next_own_plans_s = 0.0
         self._sequence = 0
         self.preemptions = 0
+        self._starving = False
+        self._stuck_since_s: float | None = None
         self._prefill_s = 0.0
         """How long a step with a prompt in it takes, an exponential mean; 0 until there was one."""
 
@@ -86,6 +92,7 @@ class ElasticMemory:
             max_granules=self._geometry.granules,
             unit_pages=facts.unit_pages,
             own_plans=(),
+            last_resort_plans=last_resort_plans(facts.unit_pages),
             reserve_pages=facts.reserve_pages,
             allowance_pages=sum(facts.unit_pages) if private else 0,
             linked=not private,
@@ -182,6 +189,7 @@ class ElasticMemory:
         self._perform(self.remapper.on_step(self._view(), now_s))
         if not self._config.passive:
             self._scheduler.kv_cache_manager.watermark_blocks = self._headroom_blocks()
+        self._starving = False
         operations, self._operations = tuple(self._operations), []
         return operations
 
@@ -192,6 +200,21 @@ class ElasticMemory:
                 _log.info("%s: %s", type(outcome.operation).__name__, outcome.refused)
             self._perform(self.remapper.on_outcome(outcome))
         self._plan_own(report.fetch)
+
+    def observe_preemption(self, request: Request) -> None:
+        """A request gave way; again and again with no other running, it does not fit at all."""
+        self.preemptions += 1
+        if not self._scheduler.running and request.num_preemptions >= STUCK_PREEMPTIONS:
+            self._starving = True
+
+    def observe_progress(self, scheduled_tokens: int, now_s: float) -> None:
+        """A step computed so many tokens; none for long, and no request fits."""
+        if scheduled_tokens or not self._scheduler.has_unfinished_requests():
+            self._stuck_since_s = None
+        elif self._stuck_since_s is None:
+            self._stuck_since_s = now_s
+        elif now_s - self._stuck_since_s >= STUCK_S:
+            self._starving = True
 
     def observe_prefill(self, step_s: float) -> None:
         """A step that computed prompts took ``step_s``: what a cold start can hide behind."""
@@ -256,6 +279,7 @@ class ElasticMemory:
         room = max(0, len(self.remapper.mapped) - len(self.remapper.draining()) - minimum)
         return PoolView(
             active=self._scheduler.has_unfinished_requests(),
+            starving=self._starving,
             needed_granules=self._needed_granules(),
             spare=tuple(spare[:room]),
             emptiest=tuple(queue_.emptiest()[:room]),

@@ -77,6 +77,7 @@ class MirageScheduler(AsyncScheduler):
             self.mirage.observe_prefill(now_s - scheduler_output.mirage_scheduled_s)
         outputs = super().update_from_output(scheduler_output, model_runner_output)
         self._fail_impossible(outputs)
+        self.mirage.observe_progress(scheduler_output.total_num_scheduled_tokens, now_s)
         self.mirage.report(now_s)
         return outputs
 
@@ -91,7 +92,7 @@ class MirageScheduler(AsyncScheduler):
         self, request: Request, timestamp: float, drop_stale_output: bool = False
     ) -> None:
         super()._preempt_request(request, timestamp, drop_stale_output)
-        self.mirage.preemptions += 1
+        self.mirage.observe_preemption(request)
 
     def shutdown(self) -> None:
         if self._mirage is not None:

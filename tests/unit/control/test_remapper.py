@@ -47,6 +47,7 @@ class Engine:
             max_granules=12,
             unit_pages=UNIT_PAGES,
             own_plans=OWN_PLANS,
+            last_resort_plans=OWN_PLANS,
             reserve_pages=reserve,
             allowance_pages=allowance,
             linked=linked,
@@ -61,6 +62,7 @@ class Engine:
         self.orders: deque[Operation] = deque()
         self.sent: list[Action] = []
         self.needed = first
+        self.starving = False
 
     def _new_page(self) -> PageId:
         self.page += 1
@@ -76,6 +78,7 @@ class Engine:
         spare = [g for g in idle if not self.live.get(g)]
         return PoolView(
             active=self.needed > 1,
+            starving=self.starving,
             needed_granules=self.needed,
             spare=tuple(spare[:room]),
             emptiest=tuple(sorted(idle, key=lambda g: self.live.get(g, 0))[:room]),
@@ -195,6 +198,17 @@ def test_denied_engine_remaps_its_own_layers_within_its_allowance() -> None:
     engine.take(engine.remapper.on_step(engine.view(), 0.2))
     while engine.orders:
         engine.work()
+    assert len(engine.added) == 3
+
+
+def test_starving_engine_remaps_its_own_layers_without_leave() -> None:
+    engine = Engine(first=1, reserve=0, linked=False, allowance=0)
+    engine.needed = 3
+    engine.settle()
+    assert engine.plan == RESIDENT
+    engine.starving = True
+    engine.settle(0.1)
+    assert engine.plan != RESIDENT
     assert len(engine.added) == 3
 
 
