@@ -1,7 +1,7 @@
 """The event log: every event that the arbiter took in, every decision, as JSON lines.
 
-The first line names the policy and the device.  The arbiter is pure, so the events alone give its
-decisions again: ``replay`` does that, and what it yields can be held against what was logged.
+The first line names the policy and the device; each agent that appends to the file begins anew.
+The arbiter is pure, so the events alone give its decisions again (``replay``).
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ import typing
 from collections.abc import Iterator, Mapping
 from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from mirage_core.control import arbiter_events
 from mirage_core.control.arbiter import Arbiter
-from mirage_core.control.arbiter_events import Action, Event
+from mirage_core.control.arbiter_events import Event
 from mirage_core.errors import ConfigError
 from mirage_core.model import EngineId, ModelName
 from mirage_core.policy.settings import Policy
@@ -50,22 +50,38 @@ class EventLog:
         self._lines.write({"t_s": now_s, "decision": to_json(decision)})
 
 
-def replay(path: Path) -> Iterator[tuple[float, Event, tuple[Action, ...]]]:
-    """Each logged event with its time, and what the arbiter makes of it now.
+class Line(NamedTuple):
+    """One line of a log, read; ``decision`` is plain JSON, to be held against ``to_json``'s."""
 
-    Raises ConfigError if the log cannot be read.  A log of several agents starts anew with each.
-    """
-    arbiter: Arbiter | None = None
+    number: int
+    t_s: float
+    beginning: Beginning | None = None
+    event: Event | None = None
+    decision: Any = None
+
+
+def read_log(path: Path) -> Iterator[Line]:
+    """The log's lines in order; ConfigError names the one that cannot be read."""
+    number = 0
     try:
-        for line in path.read_text().splitlines():
-            values = json.loads(line)
-            if "beginning" in values:
-                arbiter = _from_json(Beginning, values["beginning"]).make_arbiter()
-            elif "event" in values and arbiter is not None:
-                event = _from_json(Event, values["event"])
-                yield values["t_s"], event, arbiter.handle(event, values["t_s"])
-    except (OSError, ValueError, KeyError) as error:
-        raise ConfigError(f"cannot read the event log {path}: {error}") from None
+        with path.open() as log:
+            for number, text in enumerate(log, 1):
+                yield _read_line(number, text)
+    except OSError as error:
+        raise ConfigError(f"cannot read the event log {path}: {error.strerror}") from None
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        fault = f"{type(error).__name__}: {error}"
+        raise ConfigError(f"line {number} of {path} is none of an event log's ({fault})") from None
+
+
+def _read_line(number: int, text: str) -> Line:
+    values = json.loads(text)
+    t_s = float(values["t_s"])
+    if "beginning" in values:
+        return Line(number, t_s, beginning=_from_json(Beginning, values["beginning"]))
+    if "event" in values:
+        return Line(number, t_s, event=_from_json(Event, values["event"]))
+    return Line(number, t_s, decision=values["decision"])
 
 
 def to_json(value: Any) -> Any:
@@ -90,7 +106,8 @@ def _from_json(kind: Any, value: Any) -> Any:
     if origin in (types.UnionType, typing.Union):
         if not isinstance(value, dict):
             return value
-        kind = next(k for k in arguments if getattr(k, "__name__", "") == value["kind"])
+        kinds = {getattr(argument, "__name__", ""): argument for argument in arguments}
+        kind = kinds[value["kind"]]
     if origin is tuple:
         item = arguments[0]
         return tuple(_from_json(item, each) for each in value)
