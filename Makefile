@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 export HF_HUB_OFFLINE := 1
 
-.PHONY: setup demo test lint bench-sharing bench-policy bench-linear bench-own-layers chaos proto clean
+.PHONY: setup demo test lint bench-sharing bench-policy bench-linear bench-own-layers chaos proto proto-check proto-lint clean
 
 setup: $(VENV)/.ready
 
@@ -45,12 +45,36 @@ chaos: setup
 	$(BIN)/python -m pytest tests/chaos --rounds=20
 
 # Stubs come from the oldest generator whose output every supported protobuf runtime accepts.
-proto:
+# They live in mirage_core/wire/v1, so their imports of each other are rewritten.
+PROTOS := mirage/v1/engine.proto mirage/v1/common.proto mirage/v1/agent.proto mirage/v1/admin.proto
+STUBS := mirage_core/wire/v1
+
+build/proto-venv/.ready:
 	$(PYTHON) -m venv build/proto-venv
 	build/proto-venv/bin/pip install --quiet 'grpcio-tools==1.71.2'
+	@touch $@
+
+build/proto/SOURCES.sha256: build/proto-venv/.ready $(addprefix proto/,$(PROTOS))
 	rm -rf build/proto && mkdir -p build/proto
-	cd proto && ../build/proto-venv/bin/python -m grpc_tools.protoc -I. --python_out=../build/proto --pyi_out=../build/proto mirage/v1/engine.proto
-	cp build/proto/mirage/v1/engine_pb2.py build/proto/mirage/v1/engine_pb2.pyi mirage_core/wire/v1/
+	cd proto && ../build/proto-venv/bin/python -m grpc_tools.protoc -I. --python_out=../build/proto \
+		--pyi_out=../build/proto --grpc_python_out=../build/proto $(PROTOS)
+	rm build/proto/mirage/v1/engine_pb2_grpc.py build/proto/mirage/v1/common_pb2_grpc.py
+	sed -i 's/^from mirage\.v1 import/from mirage_core.wire.v1 import/' build/proto/mirage/v1/*
+	mv build/proto/mirage/v1/* build/proto/ && rm -r build/proto/mirage
+	cd proto && sha256sum $(PROTOS) > ../build/proto/SOURCES.sha256
+
+proto: build/proto/SOURCES.sha256
+	cp build/proto/* $(STUBS)/
+
+# Fails when the stubs are not those of the sources.
+proto-check: build/proto/SOURCES.sha256
+	diff -r --exclude=__init__.py --exclude=__pycache__ build/proto $(STUBS)
+
+# Style of the sources, and whether what they changed since BASE breaks older peers (needs npm).
+BASE ?= HEAD
+proto-lint:
+	cd proto && npx --yes @bufbuild/buf lint && npx --yes @bufbuild/buf format --diff --exit-code
+	cd proto && npx --yes @bufbuild/buf breaking --against '../.git#ref=$(BASE),subdir=proto'
 
 clean:
 	rm -rf build

@@ -4,10 +4,10 @@ A *wish* is what an operator set: durable and revisioned.  A *directive* is what
 wishes for one device.  An *observation* is what an agent saw; it never bumps a wish's revision, and
 what is missing from one is unknown (None), never idle.
 
-Every directive has a *key* (``model/NAME``, ``lend/NAME``, ``device``, ``placement``) and states all
-that holds under it, so the latest one of a key is the whole truth and nothing is ever a step that
-must not be missed.  Its *authority* says who may speak: an agent refuses a lower epoch than it has
-seen, and under one key a lower revision.
+Every directive has a *key* (``model/NAME``, ``lend/NAME``, ``device``, ``placement``) and states
+all that holds under it, so the latest one of a key is the whole truth and nothing is ever a step
+that must not be missed.  Its *authority* says who may speak: an agent refuses a lower epoch than it
+has seen, and under one key a lower revision.
 
 Pure: the standard library alone.  ``_unix_s`` is a wall clock, for people only.
 """
