@@ -45,9 +45,10 @@ class Terminal:
         return lambda _: self._progress.advance(task)
 
     def _finish(self) -> None:
-        """Stop the clocks of what is over."""
-        for task in self._progress.task_ids:
-            self._progress.stop_task(task)
+        """Stop the clock of what is over."""
+        for task in self._progress.tasks:
+            if task.stop_time is None:
+                self._progress.stop_task(task.id)
 
 
 class Part(Enum):

@@ -183,12 +183,15 @@ def quick(model_root: Path, seed: int) -> Conditions:
         eager=True,
         splits=(0.4,),
         loads=(2.0,),
+        saturation_s=12.0,
+        horizon_s=24.0,
+        period_s=6.0,
     )
 
 
 def demo(model_root: Path, seed: int) -> Conditions:
     """``quick`` with one burst for each model."""
-    return replace(quick(model_root, seed), saturation_s=8.0, horizon_s=12.0, period_s=6.0)
+    return replace(quick(model_root, seed), saturation_s=6.0, horizon_s=9.0, period_s=4.5)
 
 
 def _pair(model_root: Path) -> tuple[HostedModel, HostedModel]:

@@ -140,15 +140,16 @@ def cold_start_floor_pages(table: PlanTable, prefill_s: float) -> int:
 
 
 def choose_grain(tables: Mapping[UnitGrain, PlanTable]) -> UnitGrain:
-    """The grain that frees the most pages at no added step time, all of one page size.
+    """The grain that leaves a model the fewest pages at no added step time, all of one page size.
 
+    Pages kept are compared, not pages freed: smaller units round up to more pages in all.
     Ties: 1. less traffic; 2. fewer units.
     """
 
     def rank(grain: UnitGrain) -> tuple[int, float, int]:
         table = tables[grain]
         row = largest_free_plan(table)
-        return (-row.freed_pages, row.transfer_s, len(table.unit_pages))
+        return (table.total_pages - row.freed_pages, row.transfer_s, len(table.unit_pages))
 
     return min(tables, key=rank)
 

@@ -74,11 +74,52 @@ def needed_blocks(
     A pool with fewer is about to run out.  Requests in the order in which they run, waiting ones
     last: ``max_running`` of them count.  Each needs its whole prompt and grows by a token a step.
     """
-    blocks = 0
-    for held_tokens, next_tokens, final_tokens in islice(demands, max_running):
-        tokens = max(held_tokens, min(next_tokens + horizon_steps, final_tokens))
-        blocks += -(-tokens // block_tokens)
-    return blocks
+    return sum(
+        _blocks_soon(demand, block_tokens, horizon_steps) for demand in islice(demands, max_running)
+    )
+
+
+def admission_headroom_blocks(
+    running: Iterable[Demand],
+    waiting: Iterable[Demand],
+    *,
+    free_blocks: int,
+    block_tokens: int,
+    max_running: int,
+    horizon_steps: int,
+) -> int:
+    """Free blocks to leave when waiting requests are admitted, so that none must give way soon.
+
+    A waiting request is admitted while the free blocks beyond the headroom hold its prompt.  The
+    headroom is what running requests, and those admitted with this step, will take within
+    ``horizon_steps``; a request whose prompt fits but whose growth does not is left waiting, for
+    what it would write is lost when it is preempted.
+    """
+    headroom = slots = 0
+    for demand in running:
+        headroom += max(
+            0,
+            _blocks_soon(demand, block_tokens, horizon_steps) - _blocks_held(demand, block_tokens),
+        )
+        slots += 1
+    left = free_blocks - headroom
+    for demand in islice(waiting, max(0, max_running - slots)):
+        prompt = -(-demand.next_tokens // block_tokens)
+        growth = _blocks_soon(demand, block_tokens, horizon_steps) - prompt
+        if prompt > left:
+            break
+        headroom += growth
+        left -= prompt + growth
+    return headroom
+
+
+def _blocks_soon(demand: Demand, block_tokens: int, horizon_steps: int) -> int:
+    held_tokens, next_tokens, final_tokens = demand
+    return -(-max(held_tokens, min(next_tokens + horizon_steps, final_tokens)) // block_tokens)
+
+
+def _blocks_held(demand: Demand, block_tokens: int) -> int:
+    return -(-demand.held_tokens // block_tokens)
 
 
 def watch_use(

@@ -40,7 +40,8 @@ class EngineConfig(BaseModel):
     """KV tokens mapped at start; the pool never shrinks below them."""
     pool_max_tokens: int | None = Field(default=None, gt=0)
     """KV tokens that the pool's addresses can hold; default: the whole device."""
-    grain: UnitGrain = UnitGrain.LAYER
+    grain: UnitGrain | None = None
+    """What moves as one; default: chosen at start from measured times (see grain.py)."""
     passive: bool = False
     """Nothing moves: the reference that outputs are compared with (DESIGN §8.5)."""
     pinned: bool = False

@@ -12,7 +12,7 @@ import logging
 import os
 import queue
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from vllm.v1.request import Request
@@ -25,7 +25,7 @@ from mirage_core.engines.vllm.blocks import GranuleBlockQueue, make_elastic
 from mirage_core.engines.vllm.config import EngineConfig
 from mirage_core.kv.geometry import PoolGeometry
 from mirage_core.model import BlockId, GranuleId, ModelName, OperationId
-from mirage_core.policy.when import Demand, needed_blocks
+from mirage_core.policy.when import Demand, admission_headroom_blocks, needed_blocks
 from mirage_core.wire import messages as wire
 from mirage_core.wire.client import AgentClient, LinkLost, LinkRestored
 
@@ -35,9 +35,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger("vllm.mirage.elastic")
 
 HORIZON_STEPS = 64
-"""The pool is to hold what requests will have so many decode steps from now."""
-HEADROOM_STEPS = 16
-"""New requests leave room for what running ones will take in so many steps."""
+"""The pool is to hold what requests will have so many decode steps from now; a request is admitted
+only with room for as many."""
 STUCK_PREEMPTIONS = 3
 """A request preempted so often, the last time with no other running, is stuck."""
 STUCK_S = 1.0
@@ -289,9 +288,8 @@ class ElasticMemory:
     def _needed_granules(self) -> int:
         """What running requests, and those that can join them, will hold soon (paper §5.1)."""
         scheduler = self._scheduler
-        requests = itertools.chain(scheduler.running, scheduler.waiting, scheduler.skipped_waiting)
         blocks = needed_blocks(
-            (Demand(r.num_computed_tokens, r.num_tokens, _final_tokens(r)) for r in requests),
+            map(_demand, itertools.chain(scheduler.running, self._waiting())),
             block_tokens=scheduler.block_size,
             max_running=scheduler.max_num_running_reqs,
             horizon_steps=HORIZON_STEPS,
@@ -300,16 +298,20 @@ class ElasticMemory:
         return max(self.remapper.min_granules, min(granules, self._limit_granules))
 
     def _headroom_blocks(self) -> int:
-        """Blocks that running requests will take soon: no new request is admitted into them.
-
-        Without it a burst is admitted into the last free blocks while pages are on their way, and
-        preempted before they come.
-        """
-        tokens = self._scheduler.block_size
-        return sum(
-            (r.num_tokens + HEADROOM_STEPS) // tokens - r.num_tokens // tokens
-            for r in self._scheduler.running
+        """Without it a burst is admitted into the last free blocks while pages are on their way,
+        and preempted before they come."""
+        scheduler = self._scheduler
+        return admission_headroom_blocks(
+            map(_demand, scheduler.running),
+            map(_demand, self._waiting()),
+            free_blocks=scheduler.kv_cache_manager.block_pool.get_num_free_blocks(),
+            block_tokens=scheduler.block_size,
+            max_running=scheduler.max_num_running_reqs,
+            horizon_steps=HORIZON_STEPS,
         )
+
+    def _waiting(self) -> Iterator[Request]:
+        return itertools.chain(self._scheduler.waiting, self._scheduler.skipped_waiting)
 
     def _plan_own(self, fetch: FetchReport) -> None:
         """Measured times decide what the own layers can give."""
@@ -403,6 +405,10 @@ class ElasticMemory:
             self._client.close()
             os.close(self._device_fd)
             self._client = None
+
+
+def _demand(request: Request) -> Demand:
+    return Demand(request.num_computed_tokens, request.num_tokens, _final_tokens(request))
 
 
 def _final_tokens(request: Request) -> int:

@@ -31,7 +31,9 @@ from mirage_core.engines.vllm import checks
 from mirage_core.engines.vllm.architectures import layer_shape
 from mirage_core.engines.vllm.config import EngineConfig, engine_config
 from mirage_core.engines.vllm.elastic import model_name
+from mirage_core.engines.vllm.grain import measure_grain
 from mirage_core.engines.vllm.linears import (
+    CapturedLinear,
     bind_linear,
     capture_head,
     capture_linears,
@@ -41,7 +43,15 @@ from mirage_core.engines.vllm.model_weights import SplitModel, split_model
 from mirage_core.errors import ConfigError, UnsupportedError
 from mirage_core.kv.geometry import PoolGeometry, round_up_blocks
 from mirage_core.memory.host import HostDevice
-from mirage_core.model import DeviceGeometry, DeviceId, EngineId, ModelName, PageId, UnitId
+from mirage_core.model import (
+    DeviceGeometry,
+    DeviceId,
+    EngineId,
+    ModelName,
+    PageId,
+    UnitGrain,
+    UnitId,
+)
 from mirage_core.transfer.engine import TransferEngine
 from mirage_core.weights.host_copy import (
     CHECKSUM_BYTES,
@@ -95,8 +105,8 @@ class MirageWorker(CPUWorker):
             super().load_model(load_dummy_weights=load_dummy_weights)
         model = self.model_runner.model
         captured.append(capture_head(self._kernel, model))
-        split = split_model(model, self._shape, self._settings.grain, captured)
         self._device = self._open_device()
+        split = split_model(model, self._shape, self._grain(model, captured), captured)
         layout = _layout(self._device.geometry.page_bytes, split)
         host_copy = self._host_copy(layout, split)
         self._weights_digest = host_copy.digest
@@ -114,6 +124,18 @@ class MirageWorker(CPUWorker):
             max(layout.unit_pages),
             layout.static.pages,
             self._kernel.name,
+        )
+
+    def _grain(self, model: torch.nn.Module, captured: list[CapturedLinear]) -> UnitGrain:
+        if self._settings.grain is not None:
+            return self._settings.grain
+        return measure_grain(
+            self._kernel,
+            model,
+            self._shape,
+            captured,
+            page_bytes=self._device.geometry.page_bytes,
+            link_bytes_per_s=self._settings.link_bytes_per_s,
         )
 
     def _open_device(self) -> HostDevice:

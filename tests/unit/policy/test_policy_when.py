@@ -14,6 +14,7 @@ from mirage_core.policy.when import (
     Demand,
     Reversion,
     UseWatch,
+    admission_headroom_blocks,
     needed_blocks,
     returnable_pages,
     watch_use,
@@ -112,3 +113,61 @@ def test_hysteresis_must_be_finite_and_not_negative() -> None:
     for margin, hold in ((-0.1, 1.0), (0.1, -1.0), (math.nan, 1.0), (0.1, math.inf)):
         with pytest.raises(ConfigError):
             Reversion(margin, hold)
+
+
+@st.composite
+def newcomers(draw: st.DrawFn) -> Demand:
+    next_tokens = draw(st.integers(1, 200))
+    return Demand(
+        held_tokens=0,
+        next_tokens=next_tokens,
+        final_tokens=next_tokens + draw(st.integers(0, 200)),
+    )
+
+
+@prove
+@given(
+    running=st.lists(newcomers(), max_size=6),
+    waiting=st.lists(newcomers(), max_size=8),
+    spare_blocks=st.integers(0, 80),
+    horizon_steps=st.integers(0, 100),
+)
+def test_whoever_is_admitted_has_room_for_the_whole_horizon(
+    running: list[Demand], waiting: list[Demand], spare_blocks: int, horizon_steps: int
+) -> None:
+    """Admit as vLLM does: in turn, while the free blocks beyond the headroom hold the prompt."""
+    tokens, most = 16, 8
+    running = [d._replace(held_tokens=d.next_tokens) for d in running]
+
+    def soon(several: list[Demand]) -> int:
+        return needed_blocks(
+            several, block_tokens=tokens, max_running=most, horizon_steps=horizon_steps
+        )
+
+    held = sum(-(-d.held_tokens // tokens) for d in running)
+    free = soon(running) - held + spare_blocks
+    headroom = admission_headroom_blocks(
+        running,
+        waiting,
+        free_blocks=free,
+        block_tokens=tokens,
+        max_running=most,
+        horizon_steps=horizon_steps,
+    )
+    admitted: list[Demand] = []
+    left = free
+    for demand in waiting[: most - len(running)]:
+        prompt = -(-demand.next_tokens // tokens)
+        if prompt + headroom > left:
+            break
+        admitted.append(demand)
+        left -= prompt
+    assert soon(running + admitted) <= held + free
+
+
+def test_a_lone_request_is_admitted_once_its_prompt_and_growth_fit() -> None:
+    lone = Demand(held_tokens=0, next_tokens=64, final_tokens=96)
+    headroom = admission_headroom_blocks(
+        [], [lone], free_blocks=3, block_tokens=32, max_running=8, horizon_steps=64
+    )
+    assert headroom + 2 <= 3
