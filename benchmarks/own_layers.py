@@ -4,7 +4,8 @@ On a CPU a layer's transfer takes a fraction of its compute (r = T_T / T_c of ab
 the method's arithmetic), so cycling looks free.  Here the link is also limited to r = 4 and r = 9,
 the range of an OPT-13b on GH200: then the cost model lets an active model give few layers, and the
 gain shrinks to what they buy.  One private device, no agent, the same requests for every arm; each
-arm is an engine of its own, started one after the other.  Writes build/bench/own_layers.json.
+arm is an engine of its own, started one after the other; the cost model chooses the grain.  Writes
+build/bench/own_layers.json.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ PAGE_BYTES = 256 << 10
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """``r`` limits the link to a transfer of r times a unit's compute; None: no limit."""
+    """``r`` limits the link to a transfer of r times a layer's compute; None: no limit."""
 
     name: str
     passive: bool
@@ -68,7 +69,6 @@ def _run(arm: Arm, link_bytes_per_s: float | None, answer: Any) -> None:
     settings: dict[str, Any] = {
         "device": {"size_bytes": _device_bytes(spec), "page_bytes": PAGE_BYTES},
         "pool_tokens": POOL_TOKENS,
-        "grain": "half",
         "passive": arm.passive,
     }
     if link_bytes_per_s is not None:
@@ -101,7 +101,7 @@ def _run(arm: Arm, link_bytes_per_s: float | None, answer: Any) -> None:
     report = llm.collective_rpc("mirage_report")[0]
     tokens = [tuple(o.outputs[0].token_ids) for o in outputs]
     ttft_s = sorted(o.metrics.first_token_ts - o.metrics.queued_ts for o in outputs)
-    compute_s = sum(report.fetch.unit_compute_s) / len(report.fetch.unit_compute_s)
+    units = len(report.fetch.unit_compute_s)
     answer.put(
         {
             "throughput_tok_s": sum(map(len, tokens)) / spent_s,
@@ -110,9 +110,9 @@ def _run(arm: Arm, link_bytes_per_s: float | None, answer: Any) -> None:
             "cycled_units_at_end": len(report.plan.cycled),
             "fetches": report.fetch.fetches,
             "stall_s": report.fetch.stall_s,
-            "unit_compute_s": compute_s,
-            "unit_transfer_s": sum(report.fetch.unit_transfer_s)
-            / len(report.fetch.unit_transfer_s),
+            "units_per_layer": units // spec.layers,
+            "layer_compute_s": sum(report.fetch.unit_compute_s) / spec.layers,
+            "layer_transfer_s": sum(report.fetch.unit_transfer_s) / spec.layers,
             "tokens": tokens,
         }
     )
@@ -121,7 +121,7 @@ def _run(arm: Arm, link_bytes_per_s: float | None, answer: Any) -> None:
 
 def main() -> None:
     spec = _spec()
-    unit_bytes = spec.linear_bytes / spec.layers / 2
+    layer_bytes = spec.linear_bytes / spec.layers
     context = multiprocessing.get_context("spawn")
     results: dict[str, dict[str, Any]] = {}
     console = Console()
@@ -129,7 +129,7 @@ def main() -> None:
         link = None
         if arm.r is not None:
             # Against the batch of a busy engine: the reference ran the same requests.
-            link = unit_bytes / (arm.r * results["passive"]["unit_compute_s"])
+            link = layer_bytes / (arm.r * results["passive"]["layer_compute_s"])
         with console.status(f"{arm.name}: one engine, {REQUESTS} requests"):
             answer = context.Queue()
             process = context.Process(target=_run, args=(arm, link, answer))
@@ -138,7 +138,16 @@ def main() -> None:
             process.join()
     reference = results["passive"]["tokens"]
     table = Table(title="One engine, its own layers, the same requests")
-    for column in ("arm", "tok/s", "x passive", "TTFT p50 s", "TTFT max s", "stall s", "identical"):
+    for column in (
+        "arm",
+        "tok/s",
+        "x passive",
+        "TTFT p50 s",
+        "TTFT max s",
+        "grain",
+        "stall s",
+        "same",
+    ):
         table.add_column(column, justify="left" if column == "arm" else "right")
     for name, result in results.items():
         result["outputs_identical"] = result.pop("tokens") == reference
@@ -149,6 +158,7 @@ def main() -> None:
             f"{result['throughput_tok_s'] / base:.2f}",
             f"{result['ttft_p50_s']:.2f}",
             f"{result['ttft_max_s']:.2f}",
+            {1: "layer", 2: "half"}.get(result["units_per_layer"], "linear"),
             f"{result['stall_s']:.2f}",
             "yes" if result["outputs_identical"] else "NO",
         )

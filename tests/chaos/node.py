@@ -1,4 +1,7 @@
-"""A node to break: one agent and two vLLM servers with the plug-in, each restartable alone."""
+"""A node to break: one agent and vLLM servers with the plug-in, each restartable alone.
+
+Engines "a" and "b" serve two models; "a2" is a replica of "a".
+"""
 
 from __future__ import annotations
 
@@ -18,6 +21,9 @@ from benchmarks.sharing.servers import EngineSpec, free_ports
 
 PAGE_BYTES = 64 << 10
 DEVICE_PAGES = 620
+ENGINES = ("a", "b", "a2")
+POOL_TOKENS = 64
+"""Fewer than one request takes: an engine whose agent is gone must remap its own layers."""
 START_LIMIT_S = 240.0
 
 
@@ -28,7 +34,7 @@ class Node:
         self._folder = folder
         self._socket = folder / "run" / "agent.sock"
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
-        self._ports = dict(zip(("agent", "a", "b"), free_ports(3), strict=True))
+        self._ports = dict(zip(("agent", *ENGINES), free_ports(1 + len(ENGINES)), strict=True))
         self._starts = 0
         self._clients = ThreadPoolExecutor(32)
 
@@ -59,13 +65,18 @@ class Node:
             kv_heads=3,
             ffn=512,
             dtype=native_dtype(),
-            seed="ab".index(name),
+            seed="ab".index(name[0]),
         )
-        settings = {"mirage": {"agent": str(self._socket), "pool_tokens": 160, "verify": True}}
+        settings = {
+            "agent": str(self._socket),
+            "pool_tokens": POOL_TOKENS,
+            "grain": "half",
+            "verify": True,
+        }
         engine = EngineSpec(
             name=name,
             model=build(spec),
-            cores=("ab".index(name) % (os.cpu_count() or 1),),
+            cores=("ab".index(name[0]) % (os.cpu_count() or 1),),
             kv_bytes=1 << 20,
             dtype=native_dtype(),
             block_size=32,
@@ -75,7 +86,7 @@ class Node:
             extra_arguments=(
                 *("--worker-cls", "mirage_core.engines.vllm.worker.MirageWorker"),
                 *("--scheduler-cls", "mirage_core.engines.vllm.scheduler.MirageScheduler"),
-                *("--additional-config", json.dumps(settings)),
+                *("--additional-config", json.dumps({"mirage": settings})),
             ),
         )
         self._start(name, engine.command(self._ports[name]), engine.environment())
@@ -153,6 +164,11 @@ class Node:
                 key = (labels["owner"].strip('"'), labels["model"].strip('"'))
                 found[key] = found.get(key, 0) + int(float(line.rsplit(" ", 1)[1]))
         return found
+
+    def host_copies(self) -> int:
+        """Memory files with weights that the agent holds."""
+        folder = Path(f"/proc/{self._processes['agent'].pid}/fd")
+        return sum("mirage-host-copy" in os.readlink(fd) for fd in folder.iterdir())
 
     def remaps(self) -> int:
         """Plans that freed pages, since the agent started."""

@@ -104,3 +104,16 @@ def test_killed_agent_is_not_missed_and_learns_all_when_it_returns(
         assert outcome(again[1]) == calm["b"]
         node.wait_pages_of({"a", "b"})
         assert outcome(node.ask("a", PROMPTS, TOKENS)) == calm["a"]
+
+
+@pytest.mark.timeout(600)
+def test_replica_shares_its_models_host_copy(node: Node, calm: dict[str, list[list[int]]]) -> None:
+    """The replica starts last: an agent that was restarted knows no copies of the time before."""
+    node.kill("a")
+    node.start_engine("a")
+    copies = node.host_copies()
+    node.start_engine("a2")
+    assert node.host_copies() == copies
+    both = [node.ask(name, PROMPTS, TOKENS) for name in ("a", "a2")]
+    assert [outcome(answers) for answers in both] == [calm["a"], calm["a"]]
+    node.kill("a2")

@@ -2,8 +2,9 @@
 
 Small units waste less in slots, but each fetch has a fixed cost, and where the link is slow only
 whole layers may pay.  Before its weights are laid out, an engine therefore times the linears of a
-few decoder layers with one row (the least compute that a transfer can hide behind) and the copy
-of their bytes, and lets the policy compare what each grain could free at no added step time.
+few decoder layers with a small batch and the copy of their bytes, and lets the policy compare what
+each grain could free at no added step time.  Only the grain is settled so: how much is taken is
+decided from times measured while serving.
 """
 
 from __future__ import annotations
@@ -26,13 +27,15 @@ _log = logging.getLogger("vllm.mirage.grain")
 PICK_UP_S = 30e-6
 """What a fetch takes beside its bytes: the median of `make bench-linear`'s thread pick-up."""
 TIMED_LAYERS = 4
+TIMED_ROWS = 8
+"""A lightly loaded engine: fewer rows hide fewer transfers, and an idle one need not hide any."""
 _ROUNDS = 3
 """Each time is the least of so many: what else the machine does only adds."""
 
 
 @dataclass(frozen=True, slots=True)
 class LinearTimes:
-    """One linear of a decoder layer: bytes that move, seconds to compute one row and to fetch."""
+    """One linear of a decoder layer: bytes that move, seconds to compute a small batch and to fetch."""
 
     size_bytes: int
     compute_s: float
@@ -77,7 +80,7 @@ def grain_of(
     grain = choose_grain(tables)
     cost = tables[UnitGrain.LAYER].cost
     _log.info(
-        "grain %s: a layer takes %.3f ms to compute one row and %.3f ms to fetch",
+        "grain %s: a layer takes %.3f ms to compute and %.3f ms to fetch",
         grain.value,
         1e3 * cost.compute_s[0],
         1e3 * cost.transfer_s[0],
@@ -90,7 +93,7 @@ def _time(
 ) -> LinearTimes:
     probe = torch.nn.Module()
     kernel.bind(probe, linear.out_features, NO_UNIT, NO_UNIT)
-    x = torch.zeros((1, linear.layer.input_size_per_partition), dtype=linear.packed.dtype)
+    x = torch.zeros((TIMED_ROWS, linear.layer.input_size_per_partition), dtype=linear.packed.dtype)
     packed, bias = linear.packed, linear.bias
     copy = torch.empty_like(packed)
     size_bytes = packed.numel() * packed.element_size()
