@@ -35,7 +35,7 @@ _ROUNDS = 3
 
 @dataclass(frozen=True, slots=True)
 class LinearTimes:
-    """One linear of a decoder layer: bytes that move, seconds to compute a small batch and to fetch."""
+    """One linear of a decoder layer: bytes that move, seconds of a small batch and of a fetch."""
 
     size_bytes: int
     compute_s: float
