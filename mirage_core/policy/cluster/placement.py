@@ -60,7 +60,8 @@ def _place_as_named(wish: ModelWish, devices: Mapping[DeviceId, ClusterDevice]) 
     if not faults:
         return Placed(named)
     size = wish.spec.devices_per_replica
-    return Placed(named.difference(closed), -(-len(faults) // size), "; ".join(faults))
+    usable = named.difference(closed, unknown)
+    return Placed(usable, -(-len(faults) // size), "; ".join(faults))
 
 
 def _may_keep(device: ClusterDevice) -> bool:
