@@ -18,6 +18,13 @@ from typing import TYPE_CHECKING, Any
 from vllm.v1.request import Request
 
 from mirage_core.control import remapper as act
+from mirage_core.control.foresight import (
+    HORIZON_STEPS,
+    OWN_PLANS_INTERVAL_S,
+    STUCK_PREEMPTIONS,
+    STUCK_S,
+    needed_granules,
+)
 from mirage_core.control.operations import FetchReport, Operation, WorkerFacts, WorkerReport
 from mirage_core.control.own_plans import last_resort_plans, own_plans
 from mirage_core.control.remapper import Action, PoolView, Remapper
@@ -25,7 +32,7 @@ from mirage_core.engines.vllm.blocks import GranuleBlockQueue, make_elastic
 from mirage_core.engines.vllm.config import EngineConfig
 from mirage_core.kv.geometry import PoolGeometry
 from mirage_core.model import BlockId, GranuleId, ModelName, OperationId
-from mirage_core.policy.when import Demand, admission_headroom_blocks, needed_blocks
+from mirage_core.policy.when import Demand, admission_headroom_blocks
 from mirage_core.wire import messages as wire
 from mirage_core.wire.client import AgentClient, LinkLost, LinkRestored
 
@@ -33,16 +40,6 @@ if TYPE_CHECKING:
     from mirage_core.engines.vllm.scheduler import MirageScheduler
 
 _log = logging.getLogger("vllm.mirage.elastic")
-
-HORIZON_STEPS = 64
-"""The pool is to hold what requests will have so many decode steps from now; a request is admitted
-only with room for as many."""
-STUCK_PREEMPTIONS = 3
-"""A request preempted so often, the last time with no other running, is stuck."""
-STUCK_S = 1.0
-"""So is an engine with requests whose steps compute nothing for so long."""
-OWN_PLANS_INTERVAL_S = 5.0
-"""Measured times drift; the table of own plans follows so often."""
 
 
 class ElasticMemory:
@@ -158,9 +155,9 @@ class ElasticMemory:
                     )
                 case wire.ApplyPlan(operation, plan, pages):
                     self._perform(self.remapper.on_apply_plan(operation, plan, pages))
-                case wire.Limits(pool_limit_pages, allowance_pages):
+                case wire.Limits(pool_limit_pages, allowance_pages, plan_held):
                     self.on_pool_limit(pool_limit_pages // self._geometry.granule_pages)
-                    self.remapper.on_limits(allowance_pages)
+                    self.remapper.on_limits(allowance_pages, plan_held)
                 case LinkLost(reason):
                     _log.warning("serving goes on without the agent: %s", reason)
                     self.remapper.on_link_lost()
@@ -288,14 +285,14 @@ class ElasticMemory:
     def _needed_granules(self) -> int:
         """What running requests, and those that can join them, will hold soon (paper §5.1)."""
         scheduler = self._scheduler
-        blocks = needed_blocks(
+        return needed_granules(
             map(_demand, itertools.chain(scheduler.running, self._waiting())),
             block_tokens=scheduler.block_size,
+            granule_blocks=self._geometry.granule_blocks,
             max_running=scheduler.max_num_running_reqs,
-            horizon_steps=HORIZON_STEPS,
+            min_granules=self.remapper.min_granules,
+            limit_granules=self._limit_granules,
         )
-        granules = -(-(blocks + 1) // self._geometry.granule_blocks)  # + 1: vLLM's null block
-        return max(self.remapper.min_granules, min(granules, self._limit_granules))
 
     def _headroom_blocks(self) -> int:
         """Without it a burst is admitted into the last free blocks while pages are on their way,

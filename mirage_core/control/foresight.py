@@ -1,0 +1,35 @@
+"""How far an engine's scheduler looks ahead: shared by the engine adapters and the simulator."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from mirage_core.policy.when import Demand, needed_blocks
+
+HORIZON_STEPS = 64
+"""The pool is to hold what requests will have so many decode steps from now; a request is admitted
+only with room for as many."""
+STUCK_PREEMPTIONS = 3
+"""A request preempted so often, the last time with no other running, is stuck."""
+STUCK_S = 1.0
+"""So is an engine with requests whose steps compute nothing for so long."""
+OWN_PLANS_INTERVAL_S = 5.0
+"""Measured times drift; the table of own plans follows so often."""
+
+
+def needed_granules(
+    demands: Iterable[Demand],
+    *,
+    block_tokens: int,
+    granule_blocks: int,
+    max_running: int,
+    min_granules: int,
+    limit_granules: int,
+    horizon_steps: int = HORIZON_STEPS,
+) -> int:
+    """What running requests, and those that can join them, will hold soon (paper §5.1)."""
+    blocks = needed_blocks(
+        demands, block_tokens=block_tokens, max_running=max_running, horizon_steps=horizon_steps
+    )
+    granules = -(-(blocks + 1) // granule_blocks)  # + 1: vLLM's null block
+    return max(min_granules, min(granules, limit_granules))
