@@ -46,7 +46,6 @@ class SchedulerLimits:
     max_num_batched_tokens: int = 8192
     max_num_seqs: int = 1024
     max_model_len: int = 131_072
-    long_prefill_token_threshold: int = 0
     prefix_caching: bool = False
     priority: bool = False
 
@@ -54,6 +53,11 @@ class SchedulerLimits:
         for name in ("block_tokens", "max_num_batched_tokens", "max_num_seqs", "max_model_len"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}, must be at least 1")
+        if self.max_num_batched_tokens < self.max_num_seqs:
+            raise ConfigError(
+                f"max_num_batched_tokens is {self.max_num_batched_tokens}, must be at least "
+                f"max_num_seqs ({self.max_num_seqs}), as vLLM demands"
+            )
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,12 @@ class EngineView(Protocol):
 
     @property
     def active(self) -> bool:
-        """There are running or waiting requests."""
+        """There are running or waiting requests, and it is the engine's turn (temporal sharing)."""
+        ...
+
+    @property
+    def unfinished(self) -> bool:
+        """There are running or waiting requests, whoever's turn it is."""
         ...
 
     @property
@@ -51,7 +56,8 @@ class EngineView(Protocol):
 
     @property
     def lone_preemptions(self) -> int:
-        """How often in a row one request was preempted with no other running: it does not fit."""
+        """Preemptions of the request that last gave way with no other running (then it does not
+        fit); 0 once a request finished."""
         ...
 
     @property
@@ -84,6 +90,7 @@ class StepMemory(NamedTuple):
 
     capacity_blocks   blocks that may be held in all; may be below what is held (no new ones then)
     headroom_steps    new requests leave room for what running ones take within so many steps
+                      (vLLM's watermark, as the plug-in sets it)
     stretch           what streaming adds to the step; None: nothing
     delay_ps          added to this one step (mapping pages, say)
     preempt_to_blocks running requests give way, the last first, until no more is held
