@@ -4,10 +4,11 @@ A state machine: events in, actions out; it owns the page ledger and touches not
 event is either refused by an exception (ProtocolError, OwnershipError: the engine's fault, and
 nothing was changed) or taken in whole; then the arbiter settles:
 
-    1. active models that their plans slow get their units back      (policy, §5.3)
+    1. models that lend more than they may get their units back      (policy, §5.3)
     2. engines that start get their pages, first come first served
     3. asks are served, most important engine first, then oldest
-    4. what nobody waits for goes back to lenders                    (policy, §7.6.1)
+    4. models that are directed to lend do so, needed or not
+    5. what nobody waits for goes back to lenders                    (policy, §7.6.1)
 
 Each settling looks at the whole present state, never at the kind of event that led to it.  What
 engines were asked for counts as coming until they answer, so nothing is asked for twice; pages
@@ -20,8 +21,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
+from mirage_core.cluster_model import Effect
 from mirage_core.control.arbiter_events import (
     Action,
+    Directed,
     EngineDied,
     Event,
     Explain,
@@ -31,17 +34,19 @@ from mirage_core.control.arbiter_events import (
     Tick,
     Unlinked,
 )
+from mirage_core.control.directed import NO_DIRECTIONS, decision_input
 from mirage_core.control.engine_record import EngineRecord, PendingOperation, newcomer_view
 from mirage_core.errors import MisuseError, OwnershipError, ProtocolError
 from mirage_core.memory.ledger import Ledger
-from mirage_core.model import EngineId, ModelName, OperationId, PageId
+from mirage_core.model import EngineId, ModelName, OperationId, PageId, RemapPlan
 from mirage_core.policy.algorithm1 import (
     most_lending_row,
+    overlent_row,
+    plan_lending,
     plan_reversion,
     plan_shortage,
-    unslowed_row,
 )
-from mirage_core.policy.decision import ApplyPlan, Decision, ReclaimPool
+from mirage_core.policy.decision import ApplyPlan, Decision, Reason, ReclaimPool
 from mirage_core.policy.settings import Policy
 from mirage_core.policy.view import DeviceView, EngineView
 from mirage_core.wire import messages as m
@@ -147,6 +152,8 @@ class Arbiter:
         self._limits: dict[EngineId, m.Limits] = {}
         self._limits_stale = False
         self._actions: list[Action] = []
+        self._directions = NO_DIRECTIONS
+        self._withheld: dict[EngineId | None, tuple[object, ...]] = {}
         self.counters = Counters()
 
     # ---- what others may know
@@ -198,6 +205,8 @@ class Arbiter:
                 self._receive(event.engine, event.message, now_s)
             case Tick():
                 self._watch_pools(now_s)
+            case Directed():
+                self._direct(event)
         self._settle(now_s)
         return tuple(self._actions)
 
@@ -206,6 +215,7 @@ class Arbiter:
         record = self._records.setdefault(event.engine, EngineRecord(event.engine, event.model))
         if record.model != event.model:
             raise ProtocolError(f"engine {event.engine} runs {record.model}, not {event.model}")
+        record.direction = self._directions.of(record.model)
         if event.role is m.Role.SCHEDULER:
             record.forget_link()
             record.linked = not must_rejoin
@@ -233,6 +243,13 @@ class Arbiter:
         self._takes = [take for take in self._takes if take.engine != engine]
         self._pending = {o: p for o, p in self._pending.items() if p.engine != engine}
 
+    def _direct(self, event: Directed) -> None:
+        self._directions = event.directions
+        self._withheld.clear()
+        self._limits_stale = True
+        for record in self._records.values():
+            record.direction = event.directions.of(record.model)
+
     def _receive(self, engine: EngineId, message: object, now_s: float) -> None:
         record = self._records.get(engine)
         if record is None:
@@ -251,7 +268,10 @@ class Arbiter:
                 record.describe(message, self._policy.slots)
                 self._limits_stale = True
             case m.Report():
+                before = record.plan
                 self._limits_stale |= record.report(message, now_s, self._policy.slots)
+                if record.plan != before:
+                    self._explain_own(record, before, now_s)
                 self._watch_pool(record, now_s)
             case m.Ask():
                 self._enter_ask(record, message)
@@ -363,9 +383,10 @@ class Arbiter:
         if self._awaited:
             self._deny_while_rebuilding(now_s)
             return
-        self._restore_slowed(now_s)
+        self._restore_overlent(now_s)
         self._serve_takes(now_s)
         self._serve_asks(now_s)
+        self._lend_directed(now_s)
         self._revert(now_s)
         if self._limits_stale:
             self._limits_stale = False
@@ -378,11 +399,11 @@ class Arbiter:
             self._deny_ask(ask, reason)
         self._deny_late_takes(now_s, reason)
 
-    def _restore_slowed(self, now_s: float) -> None:
-        """Free pages go first to active models that lend more than their load allows."""
+    def _restore_overlent(self, now_s: float) -> None:
+        """Free pages go first to models that lend more than load or operators allow."""
         view = self._device_view(now_s, owed_pages=0)
-        slowed = {e.engine for e in view if unslowed_row(e, self._policy) is not None}
-        if not slowed:
+        overlent = {e.engine for e in view if overlent_row(e, self._policy) is not None}
+        if not overlent:
             return
         decision = plan_reversion(view, self._policy, now_s)
         urgent = tuple(
@@ -390,9 +411,9 @@ class Arbiter:
             for action in decision.actions
             if not isinstance(action, ApplyPlan)
             or action.freed_pages > 0
-            or action.engine in slowed
+            or action.engine in overlent
         )
-        self._perform(None, replace(decision, actions=urgent), now_s)
+        self._perform(None, replace(decision, actions=urgent), view, now_s)
 
     def _serve_takes(self, now_s: float) -> None:
         """All or nothing, in order: what the first waits for is kept from all behind it."""
@@ -410,6 +431,9 @@ class Arbiter:
 
     def _take_obstacle(self, take: _Take, now_s: float) -> str | None:
         """Why the pages cannot be had, once all who can give were asked; None if they come."""
+        obstacle = self._directions.start_obstacle(self._records[take.engine].model)
+        if obstacle is not None:
+            return obstacle
         missing = take.pages - self._ledger.free_pages - self._coming_pages(now_s)
         if missing <= 0:
             return None
@@ -429,15 +453,15 @@ class Arbiter:
         view = self._device_view(now_s, owed_pages=None)
         others = tuple(e for e in view.engines if e.engine != take.engine)
         view = replace(view, engines=(*others, newcomer))
-        self._perform(
-            take.engine, plan_shortage(view, take.engine, missing, self._policy, now_s), now_s
-        )
+        decision = plan_shortage(view, take.engine, missing, self._policy, now_s)
+        self._perform(take.engine, decision, view, now_s)
         missing = take.pages - self._ledger.free_pages - self._coming_pages(now_s)
         if missing <= 0:
             return None
         return (
             f"{missing} of {take.pages} pages are missing: {self._ledger.free_pages} are free and"
-            " the other engines' pools are in use; start again when they are quieter"
+            f" the other engines' pools are in use{self._held_back()}; start again when they are"
+            " quieter"
         )
 
     def _serve_asks(self, now_s: float) -> None:
@@ -473,7 +497,7 @@ class Arbiter:
         view = self._device_view(now_s, owed_pages=None, include=ask.engine)
         decision = plan_shortage(view, ask.engine, short_pages, self._policy, now_s)
         before_pages = self._coming_pages(now_s)
-        self._perform(ask.engine, decision, now_s)
+        self._perform(ask.engine, decision, view, now_s)
         found_pages = self._coming_pages(now_s) - before_pages
         tried = "; ".join(
             f"{reason.engine}: {reason.why}" for reason in decision.reasons if reason.engine
@@ -481,11 +505,16 @@ class Arbiter:
         return found_pages, (
             f"{ask.missing_pages} of {ask.pages} pages are not to be had"
             f" ({self._ledger.free_pages} free{'; ' + tried if tried else ''})"
+            f"{self._held_back()}"
         )
 
     def _revert(self, now_s: float) -> None:
         view = self._device_view(now_s, owed_pages=self._owed_pages())
-        self._perform(None, plan_reversion(view, self._policy, now_s), now_s)
+        self._perform(None, plan_reversion(view, self._policy, now_s), view, now_s)
+
+    def _lend_directed(self, now_s: float) -> None:
+        view = self._device_view(now_s, owed_pages=self._owed_pages())
+        self._perform(None, plan_lending(view, self._policy, now_s), view, now_s)
 
     def _send_limits(self) -> None:
         """Tell each engine its bounds where they have changed."""
@@ -506,6 +535,7 @@ class Arbiter:
             limits = m.Limits(
                 pool_limit_pages=min(room - room % view.granule_pages, record.pool_max_pages),
                 allowance_pages=lendable,
+                plan_held=self._effect is not Effect.PERFORMED,
             )
             if self._limits.get(record.engine) != limits:
                 self._limits[record.engine] = limits
@@ -513,8 +543,13 @@ class Arbiter:
 
     # ---- carrying out
 
-    def _perform(self, engine: EngineId | None, decision: Decision, now_s: float) -> None:
+    def _perform(
+        self, engine: EngineId | None, decision: Decision, view: DeviceView, now_s: float
+    ) -> None:
         """Ask engines for what was decided; what they cannot be asked for now is left out."""
+        if self._effect is not Effect.PERFORMED:
+            self._withhold(engine, decision, view, now_s)
+            return
         performed = False
         for action in decision.actions:
             match action:
@@ -523,7 +558,67 @@ class Arbiter:
                 case ApplyPlan():
                     performed |= self._send_plan(action, now_s)
         if performed:
-            self._actions.append(Explain(engine, decision))
+            self._explain(engine, decision, view, now_s)
+
+    @property
+    def _effect(self) -> Effect:
+        """What comes of decisions at present."""
+        if self._directions.device.freeze:
+            return Effect.FROZEN
+        return Effect.SHADOWED if self._directions.device.shadow else Effect.PERFORMED
+
+    def _withhold(
+        self, engine: EngineId | None, decision: Decision, view: DeviceView, now_s: float
+    ) -> None:
+        """Explain what would have been done, once for as long as it stays the same."""
+        moves = tuple(a for a in decision.actions if isinstance(a, ReclaimPool | ApplyPlan))
+        if moves and self._withheld.get(engine) != moves:
+            self._withheld[engine] = moves
+            self._explain(engine, decision, view, now_s)
+
+    def _explain(
+        self, engine: EngineId | None, decision: Decision, view: DeviceView, now_s: float
+    ) -> None:
+        inputs = tuple(decision_input(each, now_s) for each in view)
+        self._actions.append(Explain(engine, decision, self._effect, view.free_pages, inputs))
+
+    def _explain_own(self, record: EngineRecord, before: RemapPlan, now_s: float) -> None:
+        """An engine that changed its plan unasked has used its standing allowance."""
+        view = self._view_of(record)
+        freed_pages = (
+            view.plan_table.row_of(record.plan).freed_pages
+            - view.plan_table.row_of(before).freed_pages
+        )
+        limits = self._limits.get(record.engine)
+        allowance_pages = limits.allowance_pages if limits is not None else 0
+        why = (
+            f"its own layers for its own pool; {allowance_pages} pages are allowed, more only while"
+            " it starves"
+            if freed_pages > 0
+            else "its own pool has room again"
+        )
+        rule = "own layers" if freed_pages > 0 else "restore own layers"
+        reason = Reason(rule, record.engine, abs(freed_pages), abs(freed_pages), why)
+        action = ApplyPlan(record.engine, record.plan, freed_pages)
+        view = replace(view, plan=before)
+        self._actions.append(
+            Explain(
+                record.engine,
+                Decision(now_s, (action,), (reason,)),
+                Effect.PERFORMED,
+                self._ledger.free_pages,
+                (decision_input(view, now_s),),
+            )
+        )
+
+    def _held_back(self) -> str:
+        """For the reason of a denial, while nothing may move."""
+        match self._effect:
+            case Effect.FROZEN:
+                return ", and an operator has frozen all movement"
+            case Effect.SHADOWED:
+                return ", and shadow mode moves nothing"
+        return ""
 
     def _send_shrink(self, action: ReclaimPool, now_s: float) -> bool:
         if not self._may_ask(action.engine, now_s):
@@ -633,8 +728,7 @@ class Arbiter:
         """1. most important engine; 2. oldest."""
 
         def rank(ask: _Ask) -> tuple[int, int]:
-            description = self._records[ask.engine].description
-            return (-(description.priority if description else 0), ask.number)
+            return (-self._records[ask.engine].priority, ask.number)
 
         return sorted(self._asks.values(), key=rank)
 
@@ -676,6 +770,7 @@ class Arbiter:
             engines=tuple(self._views(now_s, include)),
             coming_pages=coming_pages,
             owed_pages=free_pages + coming_pages if owed_pages is None else owed_pages,
+            sharing=self._directions.device.sharing,
         )
 
     def _views(self, now_s: float, include: EngineId | None) -> Iterator[EngineView]:

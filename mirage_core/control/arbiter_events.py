@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from mirage_core.cluster_model import DecisionInput, Effect
+from mirage_core.control.directed import Directions
 from mirage_core.model import EngineId, ModelName
 from mirage_core.policy.decision import Decision
 from mirage_core.wire.messages import (
@@ -60,7 +62,14 @@ class Tick:
     """Time passed."""
 
 
-Event: TypeAlias = Linked | Unlinked | EngineDied | Received | Tick
+@dataclass(frozen=True, slots=True)
+class Directed:
+    """The cluster controller's directives changed: all that hold from now on."""
+
+    directions: Directions
+
+
+Event: TypeAlias = Linked | Unlinked | EngineDied | Received | Tick | Directed
 
 
 # ---- actions
@@ -79,11 +88,15 @@ class Send:
 class Explain:
     """Why pages move, or why they cannot: for people and for the event log.
 
-    ``engine`` is whom it was for; None for a reversion, which is for all.
+    ``engine`` is whom it was for; None for a reversion, which is for all.  ``inputs`` are the
+    engines as they were seen, ``free_pages`` the free list.
     """
 
     engine: EngineId | None
     decision: Decision
+    effect: Effect = Effect.PERFORMED
+    free_pages: int = 0
+    inputs: tuple[DecisionInput, ...] = ()
 
 
 Action: TypeAlias = Send | Explain

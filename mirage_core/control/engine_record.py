@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from mirage_core.control.directed import ModelDirection
 from mirage_core.errors import ProtocolError
 from mirage_core.model import RESIDENT, EngineId, ModelName, OperationId, RemapPlan
 from mirage_core.policy.cost import StepCost
@@ -70,6 +71,8 @@ class EngineRecord:
     """in a row"""
     not_before_s: float = -math.inf
     """asked for nothing until then"""
+    direction: ModelDirection | None = None
+    """what the cluster controller directs for its model"""
     _tables: dict[tuple[int, int], PlanTable] = field(default_factory=dict)
     _table: PlanTable | None = None
 
@@ -130,6 +133,13 @@ class EngineRecord:
     # ---- what follows
 
     @property
+    def priority(self) -> int:
+        """In force; 0 before it has described itself."""
+        if self.direction is not None and self.direction.priority is not None:
+            return self.direction.priority
+        return self.description.priority if self.description is not None else 0
+
+    @property
     def static_pages(self) -> int:
         return self._described().static_pages
 
@@ -163,7 +173,7 @@ class EngineRecord:
         unit_pages = table.total_pages - table.row_of(plan).freed_pages
         weights_pages = description.static_pages + unit_pages
         pool_pages = max(0, held_pages - weights_pages)
-        return EngineView(
+        view = EngineView(
             engine=self.engine,
             model=self.model,
             priority=description.priority,
@@ -179,6 +189,7 @@ class EngineRecord:
             use_watch=self.use_watch,
             pinned=description.pinned,
         )
+        return view if self.direction is None else self.direction.applied_to(view)
 
     # ---- parts
 

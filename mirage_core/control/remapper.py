@@ -203,6 +203,7 @@ class Remapper:
         self._last_resort_plans = tuple(last_resort_plans)
         self._reserve_pages = reserve_pages
         self._allowance_pages = allowance_pages
+        self._plan_held = False
         self._linked = linked
         self._passive = passive
 
@@ -340,8 +341,9 @@ class Remapper:
         """To the agent that asked; to a later one, its pages alone."""
         return [answer if epoch == self._epoch else SendGiveBack(answer.pages)]
 
-    def on_limits(self, allowance_pages: int) -> None:
+    def on_limits(self, allowance_pages: int, plan_held: bool = False) -> None:
         self._allowance_pages = allowance_pages
+        self._plan_held = plan_held
 
     def on_link_lost(self) -> None:
         """The agent is gone: keep all, forget what it asked; its shrinks finish without haste."""
@@ -423,7 +425,7 @@ class Remapper:
         self, pages: int, plans: Sequence[OwnPlan], allowance_pages: int
     ) -> list[Action]:
         """Free ``pages`` more of the own layers, as far as plans and allowance reach."""
-        if self._plan_pending:
+        if self._plan_pending or self._plan_held:
             return []
         freed_now = self.plan.freed_pages(self._unit_pages)
         limit = freed_now - self._own_freed_pages + allowance_pages
@@ -457,7 +459,7 @@ class Remapper:
 
     def _settle(self, view: PoolView, have: int, now_s: float) -> list[Action]:
         """Nothing is short: put own layers back, give back what nobody needs."""
-        if self._own_freed_pages > 0:
+        if self._own_freed_pages > 0 and not self._plan_held:
             return self._revert_own(view, have, now_s)
         if not self._linked or self._reserve_pages == 0 or self._answers:
             return []

@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
+from mirage_core.cluster_model import Sharing
 from mirage_core.errors import MisuseError
 from mirage_core.model import EngineId
 from mirage_core.policy.decision import Action, ApplyPlan, Decision, GrantPages, Reason, ReclaimPool
@@ -40,11 +41,11 @@ def plan_shortage(
     needy = view[borrower]
     ranked = rank_donors(view.engines, borrower, policy.order)
     need_pages = -(-pages_needed // needy.granule_pages) * needy.granule_pages
-    draft = _gather(need_pages, needy, ranked, view.spendable_pages, policy)
+    draft = _gather(need_pages, needy, ranked, view, policy)
     found_pages = need_pages - draft.short_pages
     whole_pages = found_pages // needy.granule_pages * needy.granule_pages
     if whole_pages < found_pages:
-        draft = _gather(whole_pages, needy, ranked, view.spendable_pages, policy)
+        draft = _gather(whole_pages, needy, ranked, view, policy)
         draft.short_pages = need_pages - whole_pages
     return draft.decision(now_s)
 
@@ -53,28 +54,46 @@ def _gather(
     need_pages: int,
     needy: EngineView,
     ranked: Sequence[EngineView],
-    spendable_pages: int,
+    view: DeviceView,
     policy: Policy,
 ) -> _Draft:
     draft = _Draft(need_pages)
-    draft.grant_free(needy, spendable_pages)
+    draft.grant_free(needy, view.spendable_pages)
     draft.reclaim_spare(donor for donor in ranked if donor is not needy)
     if policy.weights_move:
         for donor in ranked:
             if not draft.short_pages:
                 break
-            if may_lend(donor, needy):
+            if may_lend(donor, needy, view.sharing):
                 draft.remap(donor, most_lending_row(donor, donor.active or donor is needy, policy))
             else:
-                draft.refuse(donor, "pinned" if donor.pinned else "active and more important")
+                draft.refuse(donor, _why_not(donor, view.sharing))
     return draft
+
+
+def _why_not(donor: EngineView, sharing: Sharing) -> str:
+    if donor.pinned:
+        return "pinned"
+    return "active and more important" if sharing is Sharing.SPATIAL else "active: its turn"
+
+
+def plan_lending(view: DeviceView, policy: Policy, now_s: float) -> Decision:
+    """Let models lend what an operator wants them to lend at least, needed or not."""
+    draft = _Draft(0)
+    for lender in view:
+        missing_pages = lender.lend_least_pages - lender.row.freed_pages
+        if missing_pages > 0 and policy.weights_move:
+            draft.short_pages = missing_pages
+            draft.remap(lender, most_lending_row(lender, lender.active, policy))
+    draft.short_pages = 0
+    return draft.decision(now_s)
 
 
 def plan_reversion(view: DeviceView, policy: Policy, now_s: float) -> Decision:
     """Give lent pages back (Algorithm 1, lines 7-12; dynamic reversion, §7.6.1).
 
-    First in line are active models that their plans slow, then active ones, then inactive ones;
-    among each, who would lend last.  While every unit is resident, no pool shrinks.
+    First in line are models that lend more than they may (``overlent_row``), then active ones, then
+    inactive ones; among each, who would lend last.  While every unit is resident, no pool shrinks.
     """
     if policy.reversion is None:
         return Decision(now_s)
@@ -85,7 +104,7 @@ def plan_reversion(view: DeviceView, policy: Policy, now_s: float) -> Decision:
 
     missing_pages = 0
     for lender in lenders:
-        goal = unslowed_row(lender, policy)
+        goal = overlent_row(lender, policy)
         if goal is not None:
             present = rows[lender.engine]
             row = _affordable_row(lender, present, goal.freed_pages, budget_pages)
@@ -95,7 +114,7 @@ def plan_reversion(view: DeviceView, policy: Policy, now_s: float) -> Decision:
     if not missing_pages:
         for lender in lenders:
             present = rows[lender.engine]
-            row = _affordable_row(lender, present, 0, budget_pages)
+            row = _affordable_row(lender, present, lender.lend_least_pages, budget_pages)
             budget_pages -= present.freed_pages - row.freed_pages
             rows[lender.engine] = row
 
@@ -119,25 +138,33 @@ def most_lending_row(view: EngineView, active: bool, policy: Policy) -> PlanRow:
     """The plan that frees the most pages that the policy lets a model lend (§5.2, §5.3).
 
     An active model lends as far as its step grows by no more than ``max_added_share``; an inactive
-    one as far as its cold start stays hidden (``floor_pages``); both up to ``cap_share``.
+    one as far as its cold start stays hidden (``floor_pages``); both up to ``cap_share`` and to
+    what an operator lets it lend.
     """
     table = view.plan_table
     if view.pinned:
         return table.rows[0]
     floor_pages = 0 if active else view.floor_pages
     added_limit_s = _added_limit_s(view, policy) if active else math.inf
-    return table.largest(most_freeable_pages(table, policy.cap_share, floor_pages), added_limit_s)
+    most_pages = most_freeable_pages(table, policy.cap_share, floor_pages)
+    if view.lend_most_pages is not None:
+        most_pages = min(most_pages, view.lend_most_pages)
+    return table.largest(most_pages, added_limit_s)
 
 
-def unslowed_row(view: EngineView, policy: Policy) -> PlanRow | None:
-    """The plan that an active model goes back to if its own lends too much; None if it does not.
+def overlent_row(view: EngineView, policy: Policy) -> PlanRow | None:
+    """The plan that a model goes back to if its own lends too much; None if it does not.
 
-    Too much for its present cost: the plan was chosen when its batch was larger, or when it was
-    inactive (§5.3: the share must follow the load).
+    Too much for an active model's present cost: the plan was chosen when its batch was larger, or
+    when it was inactive (§5.3: the share must follow the load).  Too much for any model: more than
+    an operator lets it lend.
     """
+    present, most = view.row, most_lending_row(view, view.active, policy)
     if not view.active:
-        return None
-    present, most = view.row, most_lending_row(view, True, policy)
+        bound_pages = 0 if view.pinned else view.lend_most_pages
+        if bound_pages is None or present.freed_pages <= bound_pages:
+            return None
+        return view.plan_table.largest(most.freed_pages, math.inf)
     added_limit_s = _added_limit_s(view, policy)
     if present.freed_pages <= most.freed_pages and present.added_s <= added_limit_s:
         return None

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from mirage_core.cluster_model import Sharing
 from mirage_core.errors import MisuseError
 from mirage_core.model import EngineId, ModelName, RemapPlan
 from mirage_core.policy.how_many import PlanRow, PlanTable
@@ -34,6 +35,8 @@ class EngineView:
     granule_pages     pages of one granule: pools grow and shrink by multiples of it
     use_watch         ``when.watch_use`` of ``pool_used_pages``
     pinned            gives neither units nor pool pages
+    lend_least_pages  unit pages that it is to lend even if nobody needs them
+    lend_most_pages   unit pages that it lends at most, whatever is asked; None: no bound
     """
 
     engine: EngineId
@@ -50,6 +53,8 @@ class EngineView:
     granule_pages: int = 1
     use_watch: UseWatch | None = None
     pinned: bool = False
+    lend_least_pages: int = 0
+    lend_most_pages: int | None = None
 
     def __post_init__(self) -> None:
         if not 0 <= self.pool_spare_pages <= self.pool_pages or self.pool_min_pages < 0:
@@ -88,12 +93,14 @@ class DeviceView:
     free_pages    pages of the free list
     coming_pages  asked back from engines and not yet on the free list
     owed_pages    promised to engines and not yet granted
+    sharing       how its models run: in turn, or several at once
     """
 
     free_pages: int
     engines: tuple[EngineView, ...]
     coming_pages: int = 0
     owed_pages: int = 0
+    sharing: Sharing = Sharing.SPATIAL
 
     def __post_init__(self) -> None:
         if min(self.free_pages, self.coming_pages, self.owed_pages) < 0:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from enum import Enum
 
+from mirage_core.cluster_model import Sharing
 from mirage_core.model import EngineId
 from mirage_core.policy.view import EngineView
 
@@ -45,14 +46,17 @@ def rank_donors(
     return sorted(engines, key=key)
 
 
-def may_lend(view: EngineView, borrower: EngineView) -> bool:
+def may_lend(view: EngineView, borrower: EngineView, sharing: Sharing = Sharing.SPATIAL) -> bool:
     """Whether ``view`` may lend unit pages to ``borrower``'s pool at all (§5.2).
 
-    Never if pinned; while active, only to a model at least as important (spatial sharing).
+    Never if pinned.  While active, under spatial sharing to a model at least as important, under
+    temporal sharing to itself alone: it is its turn, or about to be.
     """
     if view.pinned:
         return False
-    return not view.active or view.priority <= borrower.priority
+    if not view.active or view.engine == borrower.engine:
+        return True
+    return sharing is Sharing.SPATIAL and view.priority <= borrower.priority
 
 
 def _recency(view: EngineView, order: DonorOrder) -> float:

@@ -455,6 +455,7 @@ def encode_agent_message(message: m.AgentMessage) -> bytes:
             body = pb.AgentMessage(
                 limits=pb.Limits(
                     pool_limit_pages=message.pool_limit_pages,
+                    plan_held=message.plan_held,
                     allowance_pages=message.allowance_pages,
                 )
             )
@@ -505,7 +506,7 @@ def decode_agent_message(packet: bytes, device_pages: int = MAX_DEVICE_PAGES) ->
                 pages=decode_pages(b.pages, device_pages),
             )
         case "limits":
-            return m.Limits(b.pool_limit_pages, b.allowance_pages)
+            return m.Limits(b.pool_limit_pages, b.allowance_pages, b.plan_held)
         case "error":
             return m.Error(_enum(_ERROR_CODES, b.code, "code"), _text(b.message))
     raise ProtocolError("a message without a body that this version knows")

@@ -206,6 +206,7 @@ class ApplyPlan:
 class Limits:
     pool_limit_pages: int
     allowance_pages: int
+    plan_held: bool = False
 
 
 @dataclass(frozen=True, slots=True)
