@@ -19,7 +19,7 @@ HistoryLostError and StoreRefusedError; the others are named where they occur.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
@@ -218,12 +218,15 @@ class RecordStore(Protocol):
         """The history as it is now."""
         ...
 
-    async def declare_lost_history(self, seen: Position | None = None) -> Lineage:
+    async def declare_lost_history(
+        self, seen: Position | None = None, *, event: bytes | None = None
+    ) -> Lineage:
         """State that the history of ``seen`` (an agent's, say; None: this process's own) is lost.
 
         If the store is indeed without it, ``seen.incarnation`` is retired: a store that is behind
         ``seen`` gets a new incarnation, an emptied one is created, and another incarnation merely
-        records the retired one.  Otherwise nothing changes.  Idempotent; adopts what it returns.
+        records the retired one; ``event`` goes to the event stream with it.  Otherwise nothing
+        changes.  Idempotent; adopts what it returns.
         """
         ...
 
@@ -261,12 +264,12 @@ class RecordStore(Protocol):
         is none.  Raises RequestReusedError."""
         ...
 
-    def watch(self, after: Position | None = None) -> AsyncIterator[Snapshot | Change]:
+    def watch(self, after: Position | None = None) -> AsyncGenerator[Snapshot | Change, None]:
         """First a Snapshot (only if ``after`` is None), then every Change after it, in order.
 
         Raises OutOfRangeError if changes after ``after`` are trimmed, or of another incarnation:
         watch again from None.  Any other error ends the watch, which goes on from the position
-        last seen.
+        last seen.  Close it (``contextlib.aclosing``): an open watch holds a connection.
         """
         ...
 
@@ -286,7 +289,7 @@ class RecordStore(Protocol):
         """The newest events, oldest first."""
         ...
 
-    def follow_events(self, after: int) -> AsyncIterator[StoredEvent]:
+    def follow_events(self, after: int) -> AsyncGenerator[StoredEvent, None]:
         """Events after ``after`` and then as they come.  OutOfRangeError as ``events``."""
         ...
 

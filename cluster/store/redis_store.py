@@ -13,7 +13,7 @@ What remains to be lost
 from __future__ import annotations
 
 import uuid
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from typing import Any
 
 from cluster.store import limits
@@ -85,11 +85,22 @@ class RedisStore:
         _, incarnation, revision, retired = await self._caller.run("lineage", [], [])
         return self._adopt(incarnation, revision, retired)
 
-    async def declare_lost_history(self, seen: Position | None = None) -> Lineage:
+    async def declare_lost_history(
+        self, seen: Position | None = None, *, event: bytes | None = None
+    ) -> Lineage:
+        events = () if event is None else (event,)
+        if events:
+            limits.check_events(events)
         _, incarnation, revision, retired = await self._caller.run(
             "declare",
-            [self._keys.lease, self._keys.changes],
-            [uuid.uuid4().hex, SCHEMA, _RETIRED_KEPT],
+            [self._keys.lease, self._keys.changes, self._keys.events],
+            [
+                uuid.uuid4().hex,
+                SCHEMA,
+                _RETIRED_KEPT,
+                self._settings.events_kept,
+                *events,
+            ],
             seen=seen or self._caller.seen,
             replicate=True,
         )
@@ -219,7 +230,7 @@ class RedisStore:
 
     # ---- watches and events
 
-    async def watch(self, after: Position | None = None) -> AsyncIterator[Snapshot | Change]:
+    async def watch(self, after: Position | None = None) -> AsyncGenerator[Snapshot | Change, None]:
         if after is None:
             snapshot = await self.snapshot()
             yield snapshot
@@ -244,7 +255,7 @@ class RedisStore:
     async def last_events(self, limit: int = 100) -> Sequence[StoredEvent]:
         return await self._streams.last_events(limits.check_limit(limit))
 
-    async def follow_events(self, after: int) -> AsyncIterator[StoredEvent]:
+    async def follow_events(self, after: int) -> AsyncGenerator[StoredEvent, None]:
         async for event in self._streams.follow_events(after):
             yield event
 

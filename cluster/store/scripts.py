@@ -84,3 +84,16 @@ def load_script(name: str) -> Script:
     folder = resources.files("cluster.store") / "lua"
     text = "\n".join((folder / f"{part}.lua").read_text("utf-8") for part in ("prelude", name))
     return Script(text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
+
+
+_COMMANDS = (
+    "evalsha script|load ping hello auth select wait info config|get time"
+    " get set del exists pttl hget hset hmget hdel hincrby zadd zrem zrangebylex sadd smembers"
+    " xadd xrange xrevrange xread"
+)
+
+
+def acl_rules(cluster: str) -> str:
+    """Rules of ``ACL SETUSER``, without a password, for a user who may do what a controller of one
+    cluster does and no more; migration and import also need +watch +multi +exec."""
+    return f"~{{mirage:{cluster}}}:* " + " ".join(f"+{each}" for each in _COMMANDS.split())

@@ -6,7 +6,7 @@ find the next number knows that it was trimmed; nothing else needs to be kept to
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import Any
 
 from cluster.store.calls import Caller
@@ -34,7 +34,7 @@ class Streams:
             await self._check_reached(position)
         return self._changes(position, entries)
 
-    async def follow_changes(self, position: Position) -> AsyncIterator[Change]:
+    async def follow_changes(self, position: Position) -> AsyncGenerator[Change, None]:
         await self._check_reached(position)
         while True:
             entries = await self._wait(self._caller.keys.changes, position.revision)
@@ -84,7 +84,7 @@ class Streams:
         )
         return [_event(each) for each in reversed(_entries(found))]
 
-    async def follow_events(self, after: int) -> AsyncIterator[StoredEvent]:
+    async def follow_events(self, after: int) -> AsyncGenerator[StoredEvent, None]:
         await self._check_event_reached(after)
         while True:
             entries = await self._wait(self._caller.keys.events, after)

@@ -1,5 +1,6 @@
--- KEYS: meta, lease, changes.  ARGV: seen incarnation, seen revision (of the history that is
--- lost), incarnation for the history that begins, schema, retired incarnations kept.
+-- KEYS: meta, lease, changes, events.  ARGV: seen incarnation, seen revision (of the history that
+-- is lost), incarnation for the history that begins, schema, retired incarnations kept, events
+-- kept, then the payload of an event, if there is one.
 
 local have = redis.call('HMGET', meta, 'incarnation', 'revision', 'retired')
 local current, revision = have[1], tonumber(have[2] or '0')
@@ -23,5 +24,6 @@ if current ~= seen and not known then
   retired[#retired + 1] = seen
   while #retired > tonumber(ARGV[5]) do table.remove(retired, 1) end
   redis.call('HSET', meta, 'retired', table.concat(retired, ' '))
+  if ARGV[7] then add_event(KEYS[4], ARGV[6], ARGV[7]) end
 end
 return {'ok', current, number(revision), table.concat(retired, ' ')}

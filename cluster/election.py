@@ -1,0 +1,192 @@
+"""Who leads: one candidate's part in the election.
+
+Three things keep two leaders from acting.  The store gives the lease to one holder at a time and
+counts its end by its own clock.  The holder counts from *before* it asked, with a margin, and stops
+by its own clock, whether the store answers or not.  And if both clocks are wrong, or the process
+was stopped between looking at its clock and acting, the store refuses the older epoch's writes and
+agents refuse the older epoch's directives.
+
+    ask ─────────── granted ─────────────────────────────── lease ends (store's clock)
+     └── lease_s - margin_s ──────────── stops leading (own clock)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from cluster.store.port import Fence, Lease, LeaseStore
+from mirage_core.errors import ConfigError, HistoryLostError, StoreError
+from mirage_core.ports import Clock
+
+_log = logging.getLogger("mirage.election")
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """lease_s   without renewal the store gives leadership to another after this
+    renew_s   between renewals; the others ask as often
+    margin_s  the leader stops this long before its lease ends
+    """
+
+    lease_s: float = 2.5
+    renew_s: float = 0.5
+    margin_s: float = 0.5
+
+    def __post_init__(self) -> None:
+        if not 0 < self.margin_s < self.lease_s or 2 * self.renew_s > self.lease_s - self.margin_s:
+            raise ConfigError(
+                f"a lease of {self.lease_s:g} s with a margin of {self.margin_s:g} s leaves no"
+                f" two renewals every {self.renew_s:g} s: raise lease_s or lower renew_s"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Leading:
+    """``until_s`` by the candidate's clock, unless the lease is renewed."""
+
+    fence: Fence
+    until_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Following:
+    """``leader``: its address, as long as its lease is not known to have ended; None: unknown."""
+
+    leader: str | None
+
+
+Role = Leading | Following
+
+
+class Candidate:
+    """``step`` asks once; ``run`` goes on asking.  ``role`` is right at any moment: it looks at
+    the clock, so ask it before each act, not once."""
+
+    def __init__(
+        self,
+        store: LeaseStore,
+        clock: Clock,
+        *,
+        holder: str,
+        address: str,
+        timing: Timing,
+        on_change: Callable[[Role], None] = lambda _: None,
+        on_history_lost: Callable[[HistoryLostError], Awaitable[None]] | None = None,
+    ) -> None:
+        """holder   one life of this process, never reused
+        address  where callers find it when it leads
+        clock    should count the time that the machine sleeps (CLOCK_BOOTTIME)
+        on_change  called by ``run`` when the role, the epoch or the known leader changed
+        on_history_lost  declares what is lost, since nobody can be elected before; None: raise
+        """
+        self._store = store
+        self._clock = clock
+        self._holder = holder
+        self._address = address
+        self._timing = timing
+        self._on_change = on_change
+        self._on_history_lost = on_history_lost
+        self._lease: Lease | None = None
+        self._until_s = 0.0
+        self._told: tuple[int | None, str | None] | None = None
+        self._failing = False
+
+    @property
+    def role(self) -> Role:
+        lease = self._lease
+        if lease is None or self._clock.monotonic_s() >= self._until_s:
+            return Following(None)
+        if lease.holder == self._holder:
+            return Leading(Fence(lease.epoch), self._until_s)
+        return Following(lease.address)
+
+    @property
+    def fence(self) -> Fence | None:
+        """For the next write; None when this process does not lead."""
+        role = self.role
+        return role.fence if isinstance(role, Leading) else None
+
+    async def step(self) -> Role:
+        """Take or renew the lease, or learn who has it.  Raises StoreError; the role then stays
+        what it was, until the clock ends it."""
+        asked_s = self._clock.monotonic_s()
+        lease = await self._store.campaign(
+            self._holder, self._address, lease_s=self._timing.lease_s
+        )
+        mine = lease.holder == self._holder
+        self._lease = lease
+        self._until_s = asked_s + (
+            self._timing.lease_s - self._timing.margin_s if mine else lease.remaining_s
+        )
+        return self.role
+
+    async def run(self) -> None:
+        """Until cancelled; then resigns, so that another need not wait for the lease to end."""
+        try:
+            while True:
+                await self._step_in_time()
+                await asyncio.sleep(self._pause_s())
+        finally:
+            await self._resign()
+
+    async def _step_in_time(self) -> None:
+        """One step, which a store that does not answer cannot keep from stepping down."""
+        self._tell()
+        role = self.role
+        patience_s = self._timing.lease_s
+        if isinstance(role, Leading):
+            patience_s = role.until_s - self._clock.monotonic_s()
+        try:
+            async with asyncio.timeout(patience_s):
+                await self.step()
+            self._failing = False
+        except HistoryLostError as error:
+            self._lease = None
+            if self._on_history_lost is None:
+                raise
+            await self._recover(self._on_history_lost, error)
+        except (StoreError, TimeoutError) as error:
+            self._complain(error)
+        self._tell()
+
+    async def _recover(
+        self, recover: Callable[[HistoryLostError], Awaitable[None]], error: HistoryLostError
+    ) -> None:
+        _log.warning("%s", error)
+        self._tell()
+        try:
+            await recover(error)
+        except StoreError as another:
+            self._complain(another)
+
+    def _complain(self, error: Exception) -> None:
+        if not self._failing:  # once, not every renewal
+            _log.warning("cannot campaign: %s", str(error) or "the store did not answer in time")
+        self._failing = True
+
+    def _pause_s(self) -> float:
+        """Until the next step; sooner if this or the leader's lease ends before it."""
+        left_s = self._until_s - self._clock.monotonic_s()
+        return min(self._timing.renew_s, left_s) if left_s > 0 else self._timing.renew_s
+
+    def _tell(self) -> None:
+        role = self.role
+        told = (role.fence.epoch, None) if isinstance(role, Leading) else (None, role.leader)
+        if told != self._told:
+            self._told = told
+            _log.info("%s", role)
+            self._on_change(role)
+
+    async def _resign(self) -> None:
+        mine = self._lease is not None and self._lease.holder == self._holder
+        self._lease = None
+        self._tell()
+        if mine:
+            try:
+                async with asyncio.timeout(self._timing.renew_s):
+                    await self._store.resign(self._holder)
+            except (StoreError, TimeoutError) as error:
+                _log.warning("the lease ends by itself: %s", error)
