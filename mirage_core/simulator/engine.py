@@ -396,7 +396,7 @@ class Engine:
             1,
             decodes,
             0,
-            (len(self._running), len(self.queue), self.used_blocks, memory.capacity_blocks),
+            self._seen(memory),
         )
         delay_ps = self._take_delay(memory)
         segment.first_ps += delay_ps
@@ -444,7 +444,18 @@ class Engine:
             1,
             decodes,
             tokens,
-            (len(self._running), len(self.queue), self.used_blocks, memory.capacity_blocks),
+            self._seen(memory),
+        )
+
+    def _seen(self, memory: StepMemory) -> tuple[int, ...]:
+        """What the log says of a segment's start."""
+        return (
+            len(self._running),
+            len(self.queue),
+            self.used_blocks,
+            memory.capacity_blocks,
+            self.preemptions,
+            memory.stretch.base_ps if memory.stretch is not None else 0,
         )
 
     def _next_finish(self) -> int:

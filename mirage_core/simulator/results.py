@@ -44,6 +44,8 @@ class StepLog:
     decodes        requests that computed one token in each step
     prefill_tokens prompt tokens computed (of the one step of such a row)
     running, waiting, used_blocks, capacity_blocks   at the first step
+    preemptions    of the engine since the run's start, at the first step
+    streamed_ps    what the link needs in each step for weights or KV cache that stream
     """
 
     engine: Ints
@@ -58,6 +60,8 @@ class StepLog:
     waiting: Ints
     used_blocks: Ints
     capacity_blocks: Ints
+    preemptions: Ints
+    streamed_ps: Ints
 
     def expanded(self) -> StepLog:
         """One row a step."""

@@ -11,8 +11,7 @@ class Segment:
     """Steps under way: the first takes ``first_ps``, each further one ``growth_ps`` more.
 
     ``decodes`` requests compute a token in each; ``prefill_tokens`` of prompts only where there
-    is one step.  ``seen`` is what the log says of its start: running and waiting requests, blocks
-    used and available.
+    is one step.  ``seen`` is what the log says of its start (``StepLog`` from ``running`` on).
     """
 
     __slots__ = (
@@ -33,7 +32,7 @@ class Segment:
         steps: int,
         decodes: int,
         prefill_tokens: int,
-        seen: tuple[int, int, int, int],
+        seen: tuple[int, ...],
     ) -> None:
         self.start_ps = start_ps
         self.first_ps = first_ps
