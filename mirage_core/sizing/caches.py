@@ -58,7 +58,7 @@ class Cache:
     def request_blocks(
         self, context_tokens: int, block_tokens: int, encoder_tokens: int = 0
     ) -> int:
-        """Blocks that such a request holds; a window not aligned to blocks reaches into one more."""
+        """Blocks that such a request holds; a window may begin and end within a block."""
         kept = self.kept_tokens(context_tokens, encoder_tokens)
         if kept < context_tokens and self.kind is CacheKind.SLIDING:
             return -(-(kept - 1) // block_tokens) + 1

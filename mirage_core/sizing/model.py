@@ -52,7 +52,7 @@ class ModelSizing:
     static          weights outside the decoder layers; none of them moves
     dtype           of weights; a few that models keep in float32 are counted so
     kv_dtype        of keys and values
-    context_tokens  most tokens of a request
+    context_tokens  most tokens of a request; None: the model sets no limit
     encoder_tokens  tokens of an encoder's output that cross-attention keeps, of one request
     """
 
@@ -63,7 +63,7 @@ class ModelSizing:
     kv_dtype: Dtype
     layers: tuple[LayerSizing, ...]
     static: tuple[Weight, ...]
-    context_tokens: int
+    context_tokens: int | None
     encoder_tokens: int = 0
 
     @cached_property

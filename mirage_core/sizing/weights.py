@@ -40,7 +40,7 @@ class Dtype(Enum):
 
 
 def parse_dtype(name: str) -> Dtype:
-    """``"bfloat16"``, ``"torch.float16"``, ``"fp8_e4m3"`` and their like; ConfigError if unknown."""
+    """``"bfloat16"``, ``"torch.float16"``, ``"fp8_e4m3"`` and the like; ConfigError if unknown."""
     short = name.removeprefix("torch.").replace("half", "float16")
     short = "fp8" if short.startswith(("fp8", "float8")) else short
     try:
@@ -90,5 +90,5 @@ class Weight:
         missed = (1.0 - self.experts_per_token / self.experts) ** tokens
         return self.size_bytes * (1.0 - missed)
 
-    def of_half(self, half: Half) -> Weight:
+    def of_half(self, half: Half | None) -> Weight:
         return replace(self, half=half)
