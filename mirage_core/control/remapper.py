@@ -262,11 +262,17 @@ class Remapper:
 
     def on_granted(self, request_id: int, pages: tuple[PageId, ...]) -> list[Action]:
         """Pages came; they are mapped at the next step (a late grant is given back there)."""
-        if request_id == self._request_id:
-            self._asked_pages = max(0, self._asked_pages - len(pages))
         if not pages:
             return []
-        return [self._order(Accept(pages), self._accepted)]
+
+        def accepted(outcome: Outcome) -> list[Action]:
+            # Only now do they count as had: a step that began before must not ask for them anew.
+            self._reserve_pages += len(pages)
+            if request_id == self._request_id:
+                self._asked_pages = max(0, self._asked_pages - len(pages))
+            return []
+
+        return [self._order(Accept(pages), accepted)]
 
     def on_denied(self, request_id: int, now_s: float) -> list[Action]:
         if request_id == self._request_id:
@@ -570,11 +576,6 @@ class Remapper:
         if count <= 0:
             return then(())
         return [self._order(Release(count), lambda outcome: then(outcome.pages))]
-
-    def _accepted(self, outcome: Outcome) -> list[Action]:
-        assert isinstance(outcome.operation, Accept)
-        self._reserve_pages += len(outcome.operation.pages)
-        return []
 
     def _set_plan(self, plan: RemapPlan) -> None:
         freed_before = self.plan.freed_pages(self._unit_pages)

@@ -1,0 +1,30 @@
+"""Between a grant's arrival and the worker's acceptance a step begins: it must not ask anew."""
+
+from __future__ import annotations
+
+from mirage_core.control.operations import Accept, MapGranules, Outcome
+from mirage_core.control.remapper import Order, PoolView, Remapper, SendAsk
+from mirage_core.model import PageId
+
+SHORT = PoolView(True, False, needed_granules=3, spare=(), emptiest=(), drained=())
+
+
+def test_pages_that_were_granted_are_not_asked_for_again_before_they_are_accepted() -> None:
+    remapper = Remapper(
+        granule_pages=2,
+        first_granules=1,
+        max_granules=10,
+        unit_pages=(),
+        own_plans=(),
+        linked=True,
+    )
+    assert remapper.on_step(SHORT, 0.0) == [SendAsk(1, 4)]
+    pages = tuple(PageId(page) for page in range(4))
+    accept = Accept(pages)
+    assert remapper.on_granted(1, pages) == [Order(accept)]
+    assert remapper.on_step(SHORT, 0.1) == []
+    assert remapper.on_outcome(Outcome(accept)) == []
+    (order,) = remapper.on_step(SHORT, 0.2)
+    assert isinstance(order, Order)
+    assert isinstance(order.operation, MapGranules)
+    assert remapper.on_step(SHORT, 0.3) == []
