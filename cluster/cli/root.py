@@ -28,7 +28,7 @@ def build_app(arguments: Sequence[str], commands: Mapping[str, EntryPoint]) -> t
     )
     app.callback()(_root)  # keeps `mirage NAME` a sub-command even where there is one alone
     named = next((word for word in arguments if not word.startswith("-")), None)
-    for name in [named] if named in commands else sorted(commands):
+    for name in [named] if named is not None and named in commands else sorted(commands):
         _add(app, name, commands[name])
     return app
 

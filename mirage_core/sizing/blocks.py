@@ -55,7 +55,7 @@ class Rank:
         return Weight(name, params, size_bytes, None, True, experts, used)
 
     def fixed(
-        self, name: str, params: int, *, multiplies: bool = False, bytes_each: int = 0
+        self, name: str, params: int, *, multiplies: bool = True, bytes_each: int = 0
     ) -> Weight:
         """Weights that never move: norms, biases, routers, states' matrices."""
         size_bytes = params * (bytes_each or self.dtype.size_bytes)
@@ -186,7 +186,7 @@ def experts_mlp(
     share = rank.share(inner, "columns of an expert")
     return of_half(
         Half.MLP,
-        rank.fixed("router", hidden * experts + (experts if bias else 0), multiplies=True),
+        rank.fixed("router", hidden * experts + (experts if bias else 0)),
         rank.experts("experts.gate_up", experts, used, hidden, 2 * share, bias=bias),
         rank.experts("experts.down", experts, used, share, hidden, bias=bias),
     )

@@ -6,6 +6,7 @@ vLLM keeps caches by blocks of tokens; a *page* in its words is one block of one
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from enum import Enum
 
@@ -45,10 +46,10 @@ class Cache:
         """Bytes of one block of this layer; of a state, all of it whatever the block."""
         return self.state_bytes or self.token_bytes * block_tokens
 
-    def kept_tokens(self, context_tokens: int, encoder_tokens: int = 0) -> int:
+    def kept_tokens(self, context_tokens: float, encoder_tokens: int = 0) -> float:
         """Tokens that a request of ``context_tokens`` tokens has in this cache."""
         if self.kind is CacheKind.STATE:
-            return 0
+            return 0.0
         if self.kind is CacheKind.CROSS:
             return encoder_tokens
         if self.window_tokens is None:
@@ -61,8 +62,8 @@ class Cache:
         """Blocks that such a request holds; a window may begin and end within a block."""
         kept = self.kept_tokens(context_tokens, encoder_tokens)
         if kept < context_tokens and self.kind is CacheKind.SLIDING:
-            return -(-(kept - 1) // block_tokens) + 1
-        return -(-kept // block_tokens)
+            return math.ceil((kept - 1) / block_tokens) + 1
+        return math.ceil(kept / block_tokens)
 
     def request_bytes(
         self, context_tokens: int, block_tokens: int = 1, encoder_tokens: int = 0

@@ -59,7 +59,8 @@ class Weight:
     moves              whether it is (part of) a unit
     half               of the layer; None outside the decoder layers
     experts            linears of so many experts, of which a token uses ``experts_per_token``
-    multiplies         whether a token multiplies it (an embedding is only looked up)
+    multiplies         whether every token multiplies it, and so reads it; not so embeddings, which
+                       are looked up, and encoders, which have run before
     """
 
     name: str
@@ -87,7 +88,7 @@ class Weight:
             return 0.0
         if self.experts == 1:
             return float(self.size_bytes)
-        missed = (1.0 - self.experts_per_token / self.experts) ** tokens
+        missed: float = (1.0 - self.experts_per_token / self.experts) ** tokens
         return self.size_bytes * (1.0 - missed)
 
     def of_half(self, half: Half | None) -> Weight:

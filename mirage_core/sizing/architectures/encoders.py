@@ -29,10 +29,10 @@ def whisper(fields: Fields, rank: Rank) -> Parts:
     return Parts(
         repeated(each, fields.count("decoder_layers")),
         (
-            rank.fixed("embedding", rows * hidden, multiplies=True),
-            rank.fixed("positions", positions * hidden),
+            rank.fixed("embedding", rows * hidden),
+            rank.fixed("positions", positions * hidden, multiplies=False),
             norms(rank, hidden, bias=True),
-            rank.fixed("encoder.convolutions", convolutions),
+            rank.fixed("encoder.convolutions", convolutions, multiplies=False),
             *_encoder(fields, rank, hidden),
         ),
         encoder_tokens=frames,
@@ -64,4 +64,4 @@ def _encoder(fields: Fields, rank: Rank, hidden: int) -> tuple[Weight, ...]:
     )
     layers = fields.count("encoder_layers")
     params = layers * sum(weight.params for weight in linears)
-    return (rank.fixed("encoder.layers", params), norms(rank, hidden, bias=True))
+    return (rank.fixed("encoder.layers", params, multiplies=False), norms(rank, hidden, bias=True))

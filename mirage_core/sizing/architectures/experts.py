@@ -178,7 +178,7 @@ def qwen_experts(fields: Fields, rank: Rank) -> Weights:
         fields.count("num_experts_per_tok"),
     )
     if shared := fields.count("shared_expert_intermediate_size", default=0, least=0):
-        gate = rank.fixed("shared.gate", hidden, multiplies=True)
+        gate = rank.fixed("shared.gate", hidden)
         weights = (
             *weights,
             *of_half(Half.MLP, gate),

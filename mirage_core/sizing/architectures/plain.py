@@ -38,8 +38,8 @@ def opt(fields: Fields, rank: Rank) -> Parts:
         repeated(each, layer_count(fields)),
         (
             rank.vocabulary("embedding", fields.count("vocab_size"), width, multiplies=True),
-            rank.fixed("positions", positions),
-            rank.fixed("projections", projections, multiplies=True),
+            rank.fixed("positions", positions, multiplies=False),
+            rank.fixed("projections", projections),
             norms(rank, hidden, 1 if has_final_norm else 0, bias=True),
         ),
     )
@@ -99,7 +99,7 @@ def gpt_bigcode(fields: Fields, rank: Rank) -> Parts:
         repeated(each, layer_count(fields)),
         (
             *vocabulary(fields, rank, tied=True),
-            rank.fixed("positions", fields.count("n_positions") * hidden),
+            rank.fixed("positions", fields.count("n_positions") * hidden, multiplies=False),
             final_norm(fields, rank, bias=True),
         ),
     )
