@@ -87,6 +87,7 @@ class Case:
     bandwidth    of memory and of the link: where in their measured ranges (0 slow, 1 fast)
     working_gb   memory of each engine that is neither weights nor KV cache
     max_seqs     vLLM's max_num_seqs
+    overhead_s   of a step, beside what bandwidth and operations explain
     kv_scale     KV memory times this
     prompt_share of the synthetic requests
     parts        units in a layer (1: whole layers, as in the paper)
@@ -104,6 +105,7 @@ class Case:
     bandwidth: tuple[float, float] = (0.5, 0.5)
     working_gb: float = 0.0
     max_seqs: int = 256
+    overhead_s: float = 0.001
     kv_scale: float = 1.0
     prompt_share: float = 0.5
     parts: int = 1
@@ -151,6 +153,7 @@ DEVIATIONS: dict[str, Changes] = {
     "slow link, fast memory": {"bandwidth": (1.0, 0.0)},
     "fast link, slow memory": {"bandwidth": (0.0, 1.0)},
     "1024 sequences": {"max_seqs": 1024},
+    "4 ms of overhead a step": {"overhead_s": 0.004},
     "seed 2": {"seed": 2},
 }
 """What is varied one at a time, from the base of everything else."""
