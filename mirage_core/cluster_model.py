@@ -34,6 +34,13 @@ DirectiveKey = NewType("DirectiveKey", str)
 AGENT_PROTOCOL_VERSION = 1
 """N of agent.proto; a controller also takes N - 1."""
 
+
+def agreed_version(theirs: int, ours: int = AGENT_PROTOCOL_VERSION) -> int | None:
+    """The version that both sides speak: the lower one, if the higher side still speaks it."""
+    lower, higher = sorted((theirs, ours))
+    return lower if lower >= 1 and higher - lower <= 1 else None
+
+
 MIN_PRIORITY, MAX_PRIORITY = -(1 << 31), (1 << 31) - 1
 
 

@@ -103,7 +103,8 @@ class Counters:
 class EngineSummary:
     """One engine's pages, for metrics and plots; before it has described itself all are pool.
 
-    ``resident_pages`` are those of resident units and of the part that never moves.
+    ``resident_pages`` are those of resident units and of the part that never moves.  The last
+    fields are None until it has described itself; directives count in ``priority`` and ``pinned``.
     """
 
     engine: EngineId
@@ -116,6 +117,11 @@ class EngineSummary:
     in_flight_pages: int
     cycled_units: int
     waiting_pages: int
+    priority: int | None = None
+    pinned: bool | None = None
+    units: int | None = None
+    unit_pages: int | None = None
+    lent_pages: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -791,8 +797,9 @@ class Arbiter:
         waiting += sum(take.pages for take in self._takes if take.engine == engine)
         held = self._ledger.held_pages(engine)
         resident = slots = 0
-        if record.description is not None:
-            unit_pages = record.description.unit_pages
+        described = record.description
+        if described is not None:
+            unit_pages = described.unit_pages
             slots = sum(max(unit_pages[unit] for unit in members) for members in record.plan)
             resident = record.static_pages + record.plan.pages(unit_pages) - slots
         return EngineSummary(
@@ -806,4 +813,9 @@ class Arbiter:
             in_flight_pages=self._ledger.in_flight_pages(engine),
             cycled_units=len(record.plan.cycled),
             waiting_pages=waiting,
+            priority=None if described is None else record.priority,
+            pinned=None if described is None else record.pinned,
+            units=None if described is None else len(described.unit_pages),
+            unit_pages=None if described is None else sum(described.unit_pages),
+            lent_pages=None if described is None else record.plan.freed_pages(described.unit_pages),
         )

@@ -140,6 +140,13 @@ class EngineRecord:
         return self.description.priority if self.description is not None else 0
 
     @property
+    def pinned(self) -> bool:
+        """In force."""
+        if self.direction is not None and self.direction.pinned is not None:
+            return self.direction.pinned
+        return self.description.pinned if self.description is not None else False
+
+    @property
     def static_pages(self) -> int:
         return self._described().static_pages
 

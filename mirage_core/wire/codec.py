@@ -243,6 +243,7 @@ def encode_engine_message(message: m.EngineMessage) -> bytes:
                     stall_s=message.stall_s,
                     prefill_s=message.prefill_s,
                     fetch_busy_s=message.fetch_busy_s,
+                    free_kv_tokens=message.free_kv_tokens,
                 )
             )
         case m.Ask():
@@ -352,6 +353,7 @@ def _decode_report(b: Any, device_pages: int) -> m.EngineMessage:
         stall_s=_seconds(b.stall_s, "stall_s"),
         prefill_s=_seconds(b.prefill_s, "prefill_s"),
         fetch_busy_s=_seconds(b.fetch_busy_s, "fetch_busy_s"),
+        free_kv_tokens=b.free_kv_tokens if b.HasField("free_kv_tokens") else None,
     )
 
 

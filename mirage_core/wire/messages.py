@@ -108,6 +108,7 @@ class Report:
     stall_s: float = 0.0
     prefill_s: float = 0.0
     fetch_busy_s: float = 0.0
+    free_kv_tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -390,6 +390,7 @@ class ElasticMemory:
                 stall_s=fetch.stall_s if fetch else 0.0,
                 fetch_busy_s=fetch.busy_s if fetch else 0.0,
                 prefill_s=self._prefill_s,
+                free_kv_tokens=self._queue.num_free_blocks * scheduler.block_size,
             )
         )
 

@@ -162,7 +162,7 @@ class Describe(_message.Message):
     def __init__(self, priority: _Optional[int] = ..., unit_pages: _Optional[_Iterable[int]] = ..., static_pages: _Optional[int] = ..., granule_pages: _Optional[int] = ..., pool_max_granules: _Optional[int] = ..., pool_min_granules: _Optional[int] = ..., plan: _Optional[_Union[RemapPlan, _Mapping]] = ..., pinned: bool = ...) -> None: ...
 
 class Report(_message.Message):
-    __slots__ = ("sequence", "active", "running_requests", "waiting_requests", "pool_granules", "spare_granules", "needed_granules", "plan", "reserve_pages", "unit_compute_s", "unit_transfer_s", "idle_s", "preemptions", "fetches", "fetched_bytes", "stall_s", "prefill_s", "fetch_busy_s")
+    __slots__ = ("sequence", "active", "running_requests", "waiting_requests", "pool_granules", "spare_granules", "needed_granules", "plan", "reserve_pages", "unit_compute_s", "unit_transfer_s", "idle_s", "preemptions", "fetches", "fetched_bytes", "stall_s", "prefill_s", "fetch_busy_s", "free_kv_tokens")
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     ACTIVE_FIELD_NUMBER: _ClassVar[int]
     RUNNING_REQUESTS_FIELD_NUMBER: _ClassVar[int]
@@ -181,6 +181,7 @@ class Report(_message.Message):
     STALL_S_FIELD_NUMBER: _ClassVar[int]
     PREFILL_S_FIELD_NUMBER: _ClassVar[int]
     FETCH_BUSY_S_FIELD_NUMBER: _ClassVar[int]
+    FREE_KV_TOKENS_FIELD_NUMBER: _ClassVar[int]
     sequence: int
     active: bool
     running_requests: int
@@ -199,7 +200,8 @@ class Report(_message.Message):
     stall_s: float
     prefill_s: float
     fetch_busy_s: float
-    def __init__(self, sequence: _Optional[int] = ..., active: bool = ..., running_requests: _Optional[int] = ..., waiting_requests: _Optional[int] = ..., pool_granules: _Optional[int] = ..., spare_granules: _Optional[int] = ..., needed_granules: _Optional[int] = ..., plan: _Optional[_Union[RemapPlan, _Mapping]] = ..., reserve_pages: _Optional[int] = ..., unit_compute_s: _Optional[_Iterable[float]] = ..., unit_transfer_s: _Optional[_Iterable[float]] = ..., idle_s: _Optional[float] = ..., preemptions: _Optional[int] = ..., fetches: _Optional[int] = ..., fetched_bytes: _Optional[int] = ..., stall_s: _Optional[float] = ..., prefill_s: _Optional[float] = ..., fetch_busy_s: _Optional[float] = ...) -> None: ...
+    free_kv_tokens: int
+    def __init__(self, sequence: _Optional[int] = ..., active: bool = ..., running_requests: _Optional[int] = ..., waiting_requests: _Optional[int] = ..., pool_granules: _Optional[int] = ..., spare_granules: _Optional[int] = ..., needed_granules: _Optional[int] = ..., plan: _Optional[_Union[RemapPlan, _Mapping]] = ..., reserve_pages: _Optional[int] = ..., unit_compute_s: _Optional[_Iterable[float]] = ..., unit_transfer_s: _Optional[_Iterable[float]] = ..., idle_s: _Optional[float] = ..., preemptions: _Optional[int] = ..., fetches: _Optional[int] = ..., fetched_bytes: _Optional[int] = ..., stall_s: _Optional[float] = ..., prefill_s: _Optional[float] = ..., fetch_busy_s: _Optional[float] = ..., free_kv_tokens: _Optional[int] = ...) -> None: ...
 
 class Ask(_message.Message):
     __slots__ = ("request_id", "pages")

@@ -106,6 +106,7 @@ engine_messages = st.one_of(
         fetched_bytes=uint64,
         stall_s=seconds,
         prefill_s=seconds,
+        free_kv_tokens=st.none() | uint64,
     ),
     st.builds(m.Ask, uint64, positive),
     st.builds(m.Done, operations, page_lists, plans(), uint32),
