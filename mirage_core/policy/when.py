@@ -17,6 +17,8 @@ from mirage_core.errors import ConfigError
 
 HORIZON_STEPS = 16
 """Steps that a need is foreseen for: what remapping takes, in steps, and some more."""
+_LOOKS_AHEAD = 8
+"""Moments at which admission looks, evenly over its horizon."""
 
 
 class Demand(NamedTuple):
@@ -74,9 +76,11 @@ def needed_blocks(
     A pool with fewer is about to run out.  Requests in the order in which they run, waiting ones
     last: ``max_running`` of them count.  Each needs its whole prompt and grows by a token a step.
     """
-    return sum(
-        _blocks_soon(demand, block_tokens, horizon_steps) for demand in islice(demands, max_running)
-    )
+    blocks = 0
+    for held_tokens, next_tokens, final_tokens in islice(demands, max_running):
+        tokens = max(held_tokens, min(next_tokens + horizon_steps, final_tokens))
+        blocks += -(-tokens // block_tokens)
+    return blocks
 
 
 def admission_headroom_blocks(
@@ -90,36 +94,38 @@ def admission_headroom_blocks(
 ) -> int:
     """Free blocks to leave when waiting requests are admitted, so that none must give way soon.
 
-    A waiting request is admitted while the free blocks beyond the headroom hold its prompt.  The
-    headroom is what running requests, and those admitted with this step, will take within
-    ``horizon_steps``; a request whose prompt fits but whose growth does not is left waiting, for
-    what it would write is lost when it is preempted.
+    A scheduler admits waiting requests in turn while the free blocks beyond the headroom hold
+    their prompts.  This headroom stops it where the requests then running would need more blocks
+    than there are at some moment within ``horizon_steps``: what a request writes is lost when it
+    is preempted.  A request that has ended by then needs none.
     """
-    headroom = slots = 0
+    stride = -(-horizon_steps // _LOOKS_AHEAD)
+    moments = range(stride, stride * _LOOKS_AHEAD + 1, stride) if stride else (0,)
+    profile = [0] * len(moments)
+    held_blocks = count = 0
     for demand in running:
-        headroom += max(
-            0,
-            _blocks_soon(demand, block_tokens, horizon_steps) - _blocks_held(demand, block_tokens),
-        )
-        slots += 1
-    left = free_blocks - headroom
-    for demand in islice(waiting, max(0, max_running - slots)):
-        prompt = -(-demand.next_tokens // block_tokens)
-        growth = _blocks_soon(demand, block_tokens, horizon_steps) - prompt
-        if prompt > left:
-            break
-        headroom += growth
-        left -= prompt + growth
-    return headroom
+        held_blocks += -(-demand.held_tokens // block_tokens)
+        count += 1
+        for place, step in enumerate(moments):
+            profile[place] += _blocks_around(demand, step, stride, block_tokens)
+    limit = held_blocks + free_blocks
+    left = free_blocks
+    for demand in islice(waiting, max(0, max_running - count)):
+        for place, step in enumerate(moments):
+            profile[place] += _blocks_around(demand, step, stride, block_tokens)
+        prompt_blocks = -(-demand.next_tokens // block_tokens)
+        if max(profile) > limit or prompt_blocks > left:
+            return left
+        left -= prompt_blocks
+    return 0
 
 
-def _blocks_soon(demand: Demand, block_tokens: int, horizon_steps: int) -> int:
+def _blocks_around(demand: Demand, step: int, stride: int, block_tokens: int) -> int:
+    """The most that a request holds within ``stride`` steps up to ``step``; 0 once it ended."""
     held_tokens, next_tokens, final_tokens = demand
-    return -(-max(held_tokens, min(next_tokens + horizon_steps, final_tokens)) // block_tokens)
-
-
-def _blocks_held(demand: Demand, block_tokens: int) -> int:
-    return -(-demand.held_tokens // block_tokens)
+    if next_tokens + step - stride > final_tokens:
+        return 0
+    return -(-max(held_tokens, min(next_tokens + step, final_tokens)) // block_tokens)
 
 
 def watch_use(

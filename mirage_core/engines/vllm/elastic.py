@@ -298,6 +298,8 @@ class ElasticMemory:
         """Without it a burst is admitted into the last free blocks while pages are on their way,
         and preempted before they come."""
         scheduler = self._scheduler
+        if not scheduler.waiting and not scheduler.skipped_waiting:
+            return 0
         return admission_headroom_blocks(
             map(_demand, scheduler.running),
             map(_demand, self._waiting()),

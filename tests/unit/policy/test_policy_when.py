@@ -139,13 +139,12 @@ def test_whoever_is_admitted_has_room_for_the_whole_horizon(
     tokens, most = 16, 8
     running = [d._replace(held_tokens=d.next_tokens) for d in running]
 
-    def soon(several: list[Demand]) -> int:
-        return needed_blocks(
-            several, block_tokens=tokens, max_running=most, horizon_steps=horizon_steps
-        )
+    def at(step: int, several: list[Demand]) -> int:
+        alive = [d for d in several if d.next_tokens + step <= d.final_tokens]
+        return sum(-(-(d.next_tokens + step) // tokens) for d in alive)
 
     held = sum(-(-d.held_tokens // tokens) for d in running)
-    free = soon(running) - held + spare_blocks
+    free = spare_blocks
     headroom = admission_headroom_blocks(
         running,
         waiting,
@@ -162,7 +161,27 @@ def test_whoever_is_admitted_has_room_for_the_whole_horizon(
             break
         admitted.append(demand)
         left -= prompt
-    assert soon(running + admitted) <= held + free
+    if admitted:
+        assert all(at(step, running + admitted) <= held + free for step in range(horizon_steps + 1))
+
+
+def test_requests_that_end_in_time_make_room_for_others() -> None:
+    """Four blocks: the one that runs ends before the one that waits needs the fourth."""
+    running = Demand(held_tokens=60, next_tokens=60, final_tokens=64)
+    waiting = Demand(held_tokens=0, next_tokens=32, final_tokens=96)
+    headroom = admission_headroom_blocks(
+        [running], [waiting], free_blocks=2, block_tokens=32, max_running=8, horizon_steps=32
+    )
+    assert headroom == 0
+
+
+def test_a_request_waits_while_its_growth_would_push_others_out() -> None:
+    running = Demand(held_tokens=60, next_tokens=60, final_tokens=500)
+    waiting = Demand(held_tokens=0, next_tokens=32, final_tokens=96)
+    headroom = admission_headroom_blocks(
+        [running], [waiting], free_blocks=2, block_tokens=32, max_running=8, horizon_steps=64
+    )
+    assert headroom == 2
 
 
 def test_a_lone_request_is_admitted_once_its_prompt_and_growth_fit() -> None:
