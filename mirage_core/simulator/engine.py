@@ -275,6 +275,7 @@ class Engine:
 
     def _admit(self, budget: int, capacity: int, headroom_steps: int) -> None:
         queue, running, size = self.queue, self._running, self._block_tokens
+        headroom = -1
         while budget > 0 and len(running) < self._max_seqs and len(queue):
             request = queue.head()
             found, unheld = 0, 0
@@ -284,7 +285,9 @@ class Engine:
                 )
             required = -(-request.known // size) - found + unheld
             if headroom_steps and running:
-                required += self._headroom(headroom_steps)
+                if headroom < 0:
+                    headroom = sum(self._growth_of(r, headroom_steps) for r in running.values())
+                required += headroom
             if self.used_blocks + required > capacity:
                 return
             queue.pop()
@@ -299,14 +302,16 @@ class Engine:
             self._compute(request, chunk)
             self._trim(capacity)
             budget -= chunk
+            if headroom_steps:
+                headroom = max(0, headroom) + self._growth_of(request, headroom_steps)
 
-    def _headroom(self, steps: int) -> int:
-        """Blocks that running requests will take within ``steps`` steps after this one."""
+    def _growth_of(self, request: Live, steps: int) -> int:
+        """Blocks that a running request will take within ``steps`` steps after this one, as
+        ``policy.when.admission_headroom_blocks`` counts them: not beyond its last token."""
         size = self._block_tokens
-        blocks = self._growth.blocks(self._tick + 1, steps)
-        for request, _ in self._prefills:
-            blocks += -(-(request.known + steps) // size) - -(-request.known // size)
-        return blocks
+        known = request.offset + self._tick + 1 if request.decoding else request.known
+        soon = min(known + steps, request.prompt + request.output)
+        return max(0, -(-soon // size) - -(-known // size))
 
     # ---- preemption
 
