@@ -184,8 +184,6 @@ def quick(model_root: Path, seed: int) -> Conditions:
         splits=(0.4,),
         loads=(2.0,),
         saturation_s=12.0,
-        horizon_s=24.0,
-        period_s=6.0,
     )
 
 
