@@ -25,11 +25,14 @@ def needed_granules(
     max_running: int,
     min_granules: int,
     limit_granules: int,
-    horizon_steps: int = HORIZON_STEPS,
 ) -> int:
     """What running requests, and those that can join them, will hold soon (paper §5.1)."""
     blocks = needed_blocks(
-        demands, block_tokens=block_tokens, max_running=max_running, horizon_steps=horizon_steps
+        demands, block_tokens=block_tokens, max_running=max_running, horizon_steps=HORIZON_STEPS
     )
-    granules = -(-(blocks + 1) // granule_blocks)  # + 1: vLLM's null block
-    return max(min_granules, min(granules, limit_granules))
+    return max(min_granules, min(granules_holding(blocks, granule_blocks), limit_granules))
+
+
+def granules_holding(blocks: int, granule_blocks: int) -> int:
+    """Granules that hold ``blocks`` and vLLM's null block."""
+    return -(-(blocks + 1) // granule_blocks)

@@ -12,6 +12,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from itertools import accumulate
 
 from mirage_core.errors import MisuseError
 from mirage_core.model import RESIDENT, RemapPlan, UnitGrain, UnitId
@@ -63,6 +64,9 @@ class PlanTable:
     resident_step_s: float = field(init=False, repr=False, compare=False)
     _freed_pages: tuple[int, ...] = field(init=False, repr=False, compare=False)
     _added_s: tuple[float, ...] = field(init=False, repr=False, compare=False)
+    _transfer_s: tuple[float, ...] = field(init=False, repr=False, compare=False)
+    """ascending, and below the most pages that a row of so much traffic or less frees"""
+    _freed_within: tuple[int, ...] = field(init=False, repr=False, compare=False)
     _row_of: dict[RemapPlan, PlanRow] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -76,6 +80,10 @@ class PlanTable:
         object.__setattr__(self, "resident_step_s", self.cost.resident_step_s)
         object.__setattr__(self, "_freed_pages", freed_pages)
         object.__setattr__(self, "_added_s", added_s)
+        by_traffic = sorted(self.rows, key=lambda row: row.transfer_s)
+        freed_within = tuple(accumulate((row.freed_pages for row in by_traffic), max))
+        object.__setattr__(self, "_transfer_s", tuple(row.transfer_s for row in by_traffic))
+        object.__setattr__(self, "_freed_within", freed_within)
         object.__setattr__(self, "_row_of", {row.plan: row for row in self.rows})
 
     def row_of(self, plan: RemapPlan) -> PlanRow:
@@ -95,6 +103,10 @@ class PlanTable:
     def cheapest(self, pages: int) -> PlanRow:
         """The row that frees at least ``pages`` for least added time, or the last row."""
         return self.rows[min(bisect_left(self._freed_pages, pages), len(self.rows) - 1)]
+
+    def most_freed_within(self, transfer_limit_s: float) -> int:
+        """Pages of the row that frees most with so much traffic a step (``RESIDENT`` has none)."""
+        return self._freed_within[bisect_right(self._transfer_s, transfer_limit_s) - 1]
 
     def largest(self, freed_limit_pages: int, added_limit_s: float) -> PlanRow:
         """The row that frees most within both limits (``RESIDENT`` is always within)."""
@@ -135,8 +147,7 @@ def cold_start_floor_pages(table: PlanTable, prefill_s: float) -> int:
     Every cycled unit is fetched once during the first prefill: T_T * m <= T_prefill.  The paper
     counts the alpha units freed; alpha + beta move, so this counts m.
     """
-    hidden = max(row.freed_pages for row in table.rows if row.transfer_s <= prefill_s)
-    return table.total_pages - hidden
+    return table.total_pages - table.most_freed_within(prefill_s)
 
 
 def choose_grain(tables: Mapping[UnitGrain, PlanTable]) -> UnitGrain:

@@ -1,0 +1,151 @@
+"""A simulated worker: performs the Remapper's orders on page numbers, and says what they cost.
+
+It answers as the real one does (``engines.memory.EngineMemory``): what cannot be done now is
+refused with a reason and changes nothing.  Which page a unit has does not matter here, so weights
+are one set of pages.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mirage_core.control.operations import (
+    Accept,
+    ApplyPlan,
+    Inspect,
+    MapGranules,
+    Operation,
+    Outcome,
+    Release,
+    UnmapGranules,
+)
+from mirage_core.memory.runs import PageRuns
+from mirage_core.model import RESIDENT, GranuleId, Holdings, PageId, RemapPlan, UnitId
+from mirage_core.policy.which_units import units_made_resident
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryCosts:
+    """Seconds that the computing thread spends on a page at a step boundary."""
+
+    map_page_s: float
+    unmap_page_s: float
+    zero_page_s: float
+
+    def of_bundle(self, pages: int) -> MemoryCosts:
+        """Of ``pages`` pages that move as one."""
+        return MemoryCosts(
+            self.map_page_s * pages, self.unmap_page_s * pages, self.zero_page_s * pages
+        )
+
+
+CUDA_COSTS = MemoryCosts(map_page_s=37.5e-6, unmap_page_s=26e-6, zero_page_s=1e-6)
+"""Pages of 2 MiB on an A100 (FACTS §6, kvcached: map 1.5 us and set access 36, unmap 26); a page
+is zeroed at 2 TB/s.  Handles are kept, not created anew."""
+HOST_COSTS = MemoryCosts(map_page_s=151e-6, unmap_page_s=80e-6, zero_page_s=50e-6)
+"""Pages of 2 MiB on the host device (DESIGN §4, measured)."""
+NO_COSTS = MemoryCosts(0.0, 0.0, 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Performed:
+    """What came of an operation, how long it took, and the units whose fetch it began."""
+
+    outcome: Outcome
+    cost_s: float = 0.0
+    fetches: tuple[UnitId, ...] = ()
+
+
+class SimulatedWorker:
+    """All pages of one engine: weights, granules, and the reserve between them."""
+
+    def __init__(
+        self,
+        pages: tuple[PageId, ...],
+        *,
+        unit_pages: tuple[int, ...],
+        static_pages: int,
+        granule_pages: int,
+        first_granules: int,
+        costs: MemoryCosts,
+    ) -> None:
+        """``pages`` are all that it has at the start: resident weights and its first granules."""
+        self._unit_pages = unit_pages
+        self._granule_pages = granule_pages
+        self._costs = costs
+        self.plan: RemapPlan = RESIDENT
+        self._reserve = PageRuns(sorted(pages))
+        self._weights = PageRuns()
+        self._granules: dict[GranuleId, tuple[PageId, ...]] = {}
+        self._move_weights(static_pages + sum(unit_pages))
+        self._map(tuple(GranuleId(granule) for granule in range(first_granules)))
+
+    @property
+    def pages(self) -> int:
+        """All pages that it has."""
+        return len(self._reserve) + len(self._weights) + len(self._granules) * self._granule_pages
+
+    def perform(self, operation: Operation) -> Performed:
+        match operation:
+            case Accept(pages):
+                self._reserve.add(sorted(pages))
+                return Performed(Outcome(operation))
+            case MapGranules(granules):
+                need = len(granules) * self._granule_pages
+                if need > len(self._reserve):
+                    return Performed(Outcome(operation, f"{need} pages needed"))
+                self._map(granules)
+                cost_s = need * (self._costs.map_page_s + self._costs.zero_page_s)
+                return Performed(Outcome(operation), cost_s)
+            case UnmapGranules(granules):
+                for granule in granules:
+                    self._reserve.add(sorted(self._granules.pop(granule)))
+                unmapped = len(granules) * self._granule_pages
+                return Performed(Outcome(operation), unmapped * self._costs.unmap_page_s)
+            case ApplyPlan(plan):
+                return self._apply(operation, plan)
+            case Release(count):
+                if count > len(self._reserve):
+                    return Performed(Outcome(operation, f"{count} pages wanted"))
+                pages = self._reserve.choose(count)
+                self._reserve.remove(pages)
+                return Performed(Outcome(operation, pages=pages))
+            case Inspect():
+                return Performed(Outcome(operation, holdings=self.holdings()))
+
+    def holdings(self) -> Holdings:
+        return Holdings(
+            unit=tuple(self._weights),
+            pool=tuple(page for pages in self._granules.values() for page in pages),
+            in_flight=tuple(self._reserve),
+        )
+
+    def _map(self, granules: tuple[GranuleId, ...]) -> None:
+        for granule in granules:
+            pages = self._reserve.choose(self._granule_pages)
+            self._reserve.remove(pages)
+            self._granules[granule] = pages
+
+    def _apply(self, operation: ApplyPlan, plan: RemapPlan) -> Performed:
+        before = self.plan
+        more = plan.pages(self._unit_pages) - before.pages(self._unit_pages)
+        if more > len(self._reserve):
+            return Performed(Outcome(operation, f"the plan needs {more} pages more"))
+        self._move_weights(more)
+        self.plan = plan
+        # A cycled unit's span maps its slot's pages: whoever changes owner is mapped anew.
+        changed = sum(self._unit_pages[unit] for unit in before.cycled ^ plan.cycled)
+        cost_s = changed * (self._costs.map_page_s + self._costs.unmap_page_s)
+        # At a step boundary a slot holds its first unit, the next to run.
+        present = {members[0] for members in before.slots}
+        fetches = sorted(units_made_resident(before, plan) - present)
+        return Performed(Outcome(operation), cost_s, tuple(fetches))
+
+    def _move_weights(self, pages: int) -> None:
+        """Into the weights from the reserve, or back if below 0."""
+        source, target = self._reserve, self._weights
+        if pages < 0:
+            source, target = target, source
+        moved = source.choose(abs(pages))
+        source.remove(moved)
+        target.add(sorted(moved))
