@@ -15,7 +15,7 @@ class Events(Protocol):
     """What a device needs of the event loop."""
 
     def at_boundary(self, time_ps: int, engine: Engine) -> None:
-        """Call the device's ``boundary`` for ``engine`` then, instead of any time given before."""
+        """Call the device's ``boundary`` for ``engine`` then; the time given before is off."""
         ...
 
     def call_at(self, time_ps: int, call: Callable[[], None]) -> None: ...
@@ -23,7 +23,7 @@ class Events(Protocol):
 
 class Device:
     """Temporal sharing: one engine runs; its turn ends when it has nothing that can run, or after
-    the quantum if others wait.  Spatial sharing: all run, each slowed by how many there are.
+    the quantum as soon as others wait.  Spatial sharing: all run, each slowed by the others.
 
     An engine's steps under way end early, at a step's boundary, when something happens that the
     next step should know of.
@@ -53,20 +53,11 @@ class Device:
         if engine.segment is not None:
             if not indifferent:
                 self._cut(engine, now_ps)
-        elif not self._temporal:
-            self._run_beside(engine, now_ps)
-        elif (runs := self._running()) is None:
-            self._run_turn(now_ps)
+        elif not self._temporal or (runs := self._running()) is None:
+            # Not at once: all that comes at one moment is seen by one step.
+            self._events.at_boundary(now_ps, engine)
         elif self._quantum_ps != NEVER_PS:
             self._cut(runs, max(now_ps, self._turn_end_ps))
-
-    def boundary(self, engine: Engine, now_ps: int) -> None:
-        """The engine's steps under way are done."""
-        engine.commit()
-        if self._temporal:
-            self._run_turn(now_ps)
-        else:
-            self._run_beside(engine, now_ps, ran=True)
 
     def woken(self, engine: Engine, now_ps: int) -> None:
         """The engine's port has something to say."""
@@ -75,11 +66,19 @@ class Device:
         engine.wake()
         if engine.segment is not None:
             self._cut(engine, now_ps)
-            return
+        else:
+            self._events.at_boundary(now_ps, engine)
+
+    def boundary(self, engine: Engine, now_ps: int) -> None:
+        """The engine's steps under way are done, or it may begin some."""
+        ran = engine.segment is not None
+        if ran:
+            engine.commit()
         if not self._temporal:
-            self._run_beside(engine, now_ps)
+            self._run_beside(engine, now_ps, ran)
             return
-        engine.ask(now_ps)
+        if not ran:
+            engine.ask(now_ps)
         if self._running() is None:
             self._run_turn(now_ps)
 
@@ -93,7 +92,7 @@ class Device:
 
     # ---- spatial sharing, and a device of one engine
 
-    def _run_beside(self, engine: Engine, now_ps: int, *, ran: bool = False) -> None:
+    def _run_beside(self, engine: Engine, now_ps: int, ran: bool) -> None:
         """Begin the engine's next step if it has one; ``ran``: its last one ends now."""
         busy = sum(other.segment is not None for other in self.engines if other is not engine)
         slow = 1024 + int(1024 * busy * (1.0 - self.spec.spatial_overlap))
@@ -117,14 +116,17 @@ class Device:
         """Begin the next step: of the engine whose turn it is, or of the next one that can."""
         engines, turn = self.engines, self._turn
         order = [*engines[turn:], *engines[:turn]]
-        if now_ps >= self._turn_end_ps and any(e.unfinished for e in order[1:]):
+        expired = now_ps >= self._turn_end_ps and any(e.unfinished for e in order[1:])
+        if expired:
             order = [*order[1:], order[0]]
         for engine in order:
             if not engine.unfinished:
                 if engine.on_turn:
                     self._end_turn(engine, now_ps)
                 continue
-            start_ps = self._begin_turn(engine, now_ps)
+            start_ps = now_ps
+            if expired or not engine.on_turn:
+                start_ps = self._begin_turn(engine, now_ps)
             others = any(other.unfinished for other in engines if other is not engine)
             until_ps = self._turn_end_ps if others else NEVER_PS
             if engine.plan(start_ps, until_ps):
@@ -133,9 +135,7 @@ class Device:
             self._recheck(engine.recheck_ps, now_ps)
 
     def _begin_turn(self, engine: Engine, now_ps: int) -> int:
-        """It is the engine's turn now, if it was not before; returns when its step can begin."""
-        if engine.on_turn and now_ps < self._turn_end_ps:
-            return now_ps
+        """It is the engine's turn from now on; returns when its step can begin."""
         place = self._place[engine.index]
         switch_ps = self._switch_ps if place != self._turn else 0
         for other in self.engines:
