@@ -27,7 +27,7 @@ test: setup lint
 lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy mirage_core node_agent
+	$(BIN)/mypy mirage_core node_agent cluster
 	$(BIN)/lint-imports
 
 bench-sharing: setup

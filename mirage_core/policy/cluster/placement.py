@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from mirage_core.cluster_model import ModelState, ModelWish
 from mirage_core.model import DeviceId, ModelName
 from mirage_core.policy.cluster.fit import can_take, need_bytes
-from mirage_core.policy.cluster.replicas import choose_replica, group_replicas
+from mirage_core.policy.cluster.replicas import Replica, choose_replica, group_replicas
 from mirage_core.policy.cluster.view import ClusterDevice, Standing
 
 
@@ -40,7 +40,7 @@ def place_model(
     3. inactive: where it is, and nowhere new;
     4. else where it is already, if the device may keep it, less surplus replicas that have been
        idle since before ``idle_before_s`` on every device;
-    5. and, for each replica that is missing, the best device with room.
+    5. and, for each replica that is missing, where it runs already, else the best device with room.
     """
     if wish.state is ModelState.ABSENT:
         return Placed(frozenset())
@@ -101,6 +101,8 @@ def _fill_up(
     replicas, left = group_replicas(kept, {d: devices[d].node for d in kept}, size)
     placed = kept.difference(left)
     missing = wish.placement.replicas - len(replicas)
+    adopted = _adopt(wish, devices, placed)[: max(0, missing)]
+    placed, missing = placed.union(*adopted), missing - len(adopted)
     while missing > 0:
         room = [
             device
@@ -113,6 +115,21 @@ def _fill_up(
         placed = placed.union(chosen)
         missing -= 1
     return Placed(placed)
+
+
+def _adopt(
+    wish: ModelWish, devices: Mapping[DeviceId, ClusterDevice], placed: frozenset[DeviceId]
+) -> list[Replica]:
+    """Replicas that run where nobody placed them: engines that were there before the model was
+    registered."""
+    running = {
+        d: device.node
+        for d, device in devices.items()
+        if d not in placed
+        and device.standing is Standing.OPEN
+        and any(each.model == wish.name and each.running for each in device.held)
+    }
+    return group_replicas(running, running, wish.spec.devices_per_replica)[0]
 
 
 def _without(device: ClusterDevice, wish: ModelWish, left: Collection[DeviceId]) -> ClusterDevice:

@@ -1,0 +1,34 @@
+"""What is wrong with a wish that no codec can tell: each fault with the path of its field."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from cluster.rpc.errors import Violation, invalid
+from mirage_core.cluster_model import ModelState, ModelWish
+
+
+def check_model(wish: ModelWish, path: str = "wish") -> None:
+    """Raises ApiError (INVALID_ARGUMENT) with all faults at once."""
+    faults = tuple(_model_faults(wish, path))
+    if faults:
+        raise invalid(*faults)
+
+
+def _model_faults(wish: ModelWish, path: str) -> Iterator[Violation]:
+    if not wish.weights_digest:
+        yield Violation(f"{path}.weights_digest", "must be set: it says which weights these are")
+    if wish.spec.weights_bytes == 0:
+        yield Violation(f"{path}.spec.weights_bytes", "must be above 0")
+    if wish.state is ModelState.ABSENT:
+        yield Violation(f"{path}.state", "must not be ABSENT: use DeleteModel")
+    if wish.floor_bytes is not None and wish.floor_bytes > wish.spec.weights_bytes:
+        yield Violation(f"{path}.floor_bytes", "must not exceed spec.weights_bytes")
+    devices, size = wish.placement.devices, wish.spec.devices_per_replica
+    if len(set(devices)) != len(devices):
+        yield Violation(f"{path}.placement.devices", "names a device twice")
+    if devices and len(devices) % size:
+        yield Violation(
+            f"{path}.placement.devices",
+            f"must be a multiple of spec.devices_per_replica, {size}",
+        )

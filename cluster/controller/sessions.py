@@ -1,0 +1,384 @@
+"""Agents' streams: one session for each device, of which the newest wins.
+
+One task reads a session and one writes it, from its outbox.  A single ticker watches over all of
+them: it sends heartbeats where nothing else was sent, and ends sessions that were silent for three
+intervals (plain gRPC writes into a silent partition for minutes without an error).
+
+This is the hot path: a thousand agents report once a second on the core that does all the rest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from cluster.controller import outbox as box
+from cluster.controller.outbox import Outbox
+from cluster.rpc.errors import ApiError, Code, Violation, as_api_error, invalid, not_leader
+from cluster.security import certificate_names
+from mirage_core.cluster_model import (
+    AGENT_PROTOCOL_VERSION,
+    AgentHello,
+    DeviceObservation,
+    Directive,
+    DirectiveSnapshot,
+    Event,
+    Explanation,
+    LeaderWelcome,
+)
+from mirage_core.control import reconciler_events as events
+from mirage_core.errors import ProtocolError
+from mirage_core.model import DeviceId
+from mirage_core.ports import Clock
+from mirage_core.wire import agent_codec, cluster_codec
+from mirage_core.wire.v1 import agent_pb2 as pb
+from mirage_core.wire.v1 import agent_pb2_grpc
+from mirage_core.wire.v1 import common_pb2 as common
+
+_log = logging.getLogger("mirage.sessions")
+
+MISSED_HEARTBEATS = 3
+HELLO_PATIENCE_S = 10.0
+OLDEST_PROTOCOL_VERSION = max(1, AGENT_PROTOCOL_VERSION - 1)
+_OUTBOX_MESSAGES = 4096
+_TICKS_A_HEARTBEAT = 4
+_RATE_WINDOW_S = 10.0
+
+
+class Leadership(Protocol):
+    """What sessions need of the leader's term."""
+
+    def leads(self) -> bool:
+        """Whether this process leads at this moment, by its own clock."""
+        ...
+
+    async def welcome(self, hello: AgentHello) -> LeaderWelcome:
+        """Raises ApiError if the agent cannot be taken."""
+        ...
+
+    def handle(self, event: events.Event) -> None: ...
+
+    def take_event(self, device: DeviceId, event: Event) -> None: ...
+
+    def take_explanation(self, explanation: Explanation) -> None: ...
+
+
+@dataclass(slots=True, eq=False)
+class AgentSession:
+    hello: AgentHello
+    outbox: Outbox
+    leads: Callable[[], bool]
+    heard_s: float
+    sent_s: float
+    observation: DeviceObservation | None = None
+    snapshot_wanted: bool = True
+    messages: int = 0
+    heartbeats: int = 0
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def end(self, last: pb.SessionResponse | None = None) -> None:
+        self.outbox.close(last)
+        self.ended.set()
+
+
+@dataclass(slots=True)
+class SessionCounters:
+    opened: int = 0
+    rejected: int = 0
+    silent: int = 0
+    reports: int = 0
+    directives: int = 0
+
+
+class AgentSessions(agent_pb2_grpc.AgentServiceServicer):
+    """The agents' service; ``term`` is None while this process does not lead."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        *,
+        heartbeat_s: float,
+        agents: int,
+        messages_per_s: float,
+        leader_address: Callable[[], str],
+        bind_certificates: bool,
+    ) -> None:
+        """``bind_certificates``: an agent's node must be a name of its certificate."""
+        self._clock = clock
+        self._heartbeat_s = heartbeat_s
+        self._agents = agents
+        self._messages_per_s = messages_per_s
+        self._leader_address = leader_address
+        self._bind_certificates = bind_certificates
+        self._sessions: dict[DeviceId, AgentSession] = {}
+        self._rate_window_s = clock.monotonic_s()
+        self.term: Leadership | None = None
+        self.counters = SessionCounters()
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    # ---- to agents
+
+    def send(self, device: DeviceId, directive: Directive) -> None:
+        session = self._sessions.get(device)
+        if session is not None:
+            self.counters.directives += 1
+            message = pb.SessionResponse(directive=cluster_codec.encode_directive(directive))
+            if not session.outbox.put_directive(directive.key, message):
+                self._give_up(session, "it does not read")
+
+    def send_all(self, device: DeviceId, snapshot: DirectiveSnapshot) -> None:
+        session = self._sessions.get(device)
+        if session is not None:
+            message = agent_codec.encode_directive_snapshot(snapshot)
+            session.outbox.put(box.SNAPSHOT, pb.SessionResponse(directives=message))
+
+    def end_all(self) -> None:
+        """This process does not lead any more."""
+        self.term = None
+        address = self._leader_address()
+        last = pb.SessionResponse(not_leader=pb.NotLeader(leader_address=address))
+        for session in self._sessions.values():
+            session.end(last)
+        self._sessions.clear()
+
+    async def watch_over(self) -> None:
+        """Heartbeats, silence and rates, until cancelled."""
+        pause_s = self._heartbeat_s / _TICKS_A_HEARTBEAT
+        while True:
+            before_s = self._clock.monotonic_s()
+            await asyncio.sleep(pause_s)
+            now_s = self._clock.monotonic_s()
+            late_s = now_s - before_s - pause_s
+            for session in list(self._sessions.values()):
+                self._watch(session, now_s, late_s)
+            if now_s - self._rate_window_s >= _RATE_WINDOW_S:
+                self._rate_window_s = now_s
+
+    def _watch(self, session: AgentSession, now_s: float, late_s: float) -> None:
+        if late_s > self._heartbeat_s:
+            session.heard_s += late_s  # it was this process that did not listen
+        if now_s - session.heard_s > MISSED_HEARTBEATS * self._heartbeat_s:
+            self.counters.silent += 1
+            self._give_up(session, f"silent for {now_s - session.heard_s:.1f} s")
+            return
+        if now_s - self._rate_window_s >= _RATE_WINDOW_S:
+            if session.messages > self._messages_per_s * _RATE_WINDOW_S:
+                self._give_up(session, f"{session.messages} messages in {_RATE_WINDOW_S:g} s")
+                return
+            session.messages = 0
+        if now_s - session.sent_s >= self._heartbeat_s * (1 - 0.5 / _TICKS_A_HEARTBEAT):
+            session.heartbeats += 1
+            beat = pb.SessionResponse(heartbeat=pb.Heartbeat(sequence=session.heartbeats))
+            session.outbox.put(box.HEARTBEAT, beat)
+
+    def _give_up(self, session: AgentSession, why: str) -> None:
+        _log.warning("%s: %s", session.hello.device, why)
+        session.end()
+
+    # ---- from agents
+
+    async def Session(
+        self, request_iterator: AsyncIterator[pb.SessionRequest], context: Any
+    ) -> None:
+        requests = aiter(request_iterator)
+        try:
+            session, term = await self._open(requests, context)
+        except ApiError as error:
+            self.counters.rejected += 1
+            await self._reject(context, error)
+            return
+        reader = asyncio.create_task(self._read(session, term, requests))
+        writer = asyncio.create_task(self._write(session, context))
+        ended = asyncio.create_task(session.ended.wait())
+        try:
+            await asyncio.wait((reader, writer, ended), return_when=asyncio.FIRST_COMPLETED)
+            fault = reader.exception() if reader.done() else None
+            if isinstance(fault, ApiError):
+                _log.warning("%s: %s", session.hello.device, fault)
+                session.end(_rejected(fault))
+            session.outbox.close()
+            await asyncio.wait((writer,), timeout=self._heartbeat_s)
+        finally:
+            session.end()
+            for task in (reader, writer, ended):
+                task.cancel()
+            await asyncio.gather(reader, writer, ended, return_exceptions=True)
+            self._leave(session, term)
+        if isinstance(fault, ApiError):
+            await context.abort(fault.code, fault.message, fault.trailing_metadata())
+
+    async def _open(
+        self, requests: AsyncIterator[pb.SessionRequest], context: Any
+    ) -> tuple[AgentSession, Leadership]:
+        try:
+            async with asyncio.timeout(HELLO_PATIENCE_S):
+                request = await anext(requests, None)
+        except TimeoutError:
+            request = None
+        if request is None or request.WhichOneof("body") != "hello":
+            raise invalid(Violation("hello", "must be the first message"))
+        hello = _decode_hello(request.hello)
+        self._check_certificate(hello, context)
+        term = self.term
+        if term is None or not term.leads():
+            raise not_leader(self._leader_address())
+        if len(self._sessions) >= self._agents and hello.device not in self._sessions:
+            raise ApiError(
+                Code.RESOURCE_EXHAUSTED,
+                common.ERROR_REASON_OVERLOADED,
+                f"{self._agents} agents are connected, which is this controller's limit",
+                retryable=True,
+                retry_after_s=10.0,
+            )
+        welcome = await term.welcome(hello)
+        if self.term is not term or not term.leads():
+            raise not_leader(self._leader_address())
+        now_s = self._clock.monotonic_s()
+        session = AgentSession(hello, Outbox(_OUTBOX_MESSAGES), term.leads, now_s, now_s)
+        message = pb.SessionResponse(welcome=agent_codec.encode_welcome(welcome))
+        session.outbox.put(box.WELCOME, message)
+        earlier = self._sessions.get(hello.device)
+        if earlier is not None:
+            earlier.end(_rejected(_superseded(hello)))
+        self._sessions[hello.device] = session
+        self.counters.opened += 1
+        term.handle(events.Joined(hello))
+        return session, term
+
+    def _check_certificate(self, hello: AgentHello, context: Any) -> None:
+        if not self._bind_certificates:
+            return
+        names = certificate_names(context.auth_context())
+        if hello.node not in names:
+            raise ApiError(
+                Code.PERMISSION_DENIED,
+                common.ERROR_REASON_FORBIDDEN,
+                f"the certificate is not node {hello.node!r}'s:"
+                f" it names {', '.join(sorted(names)) or 'nobody'}",
+                advice="give the agent a certificate whose subject alternative names hold its node",
+            )
+
+    def _leave(self, session: AgentSession, term: Leadership) -> None:
+        device = session.hello.device
+        if self._sessions.get(device) is session:
+            del self._sessions[device]
+            if self.term is term:
+                term.handle(events.Left(device, session.hello.incarnation))
+
+    async def _reject(self, context: Any, error: ApiError) -> None:
+        if error.detail.reason == common.ERROR_REASON_NOT_LEADER:
+            address = pb.NotLeader(leader_address=error.detail.leader_address)
+            await context.write(pb.SessionResponse(not_leader=address))
+        else:
+            _log.warning("an agent was rejected: %s", error)
+            await context.write(_rejected(error))
+        await context.abort(error.code, error.message, error.trailing_metadata())
+
+    async def _write(self, session: AgentSession, context: Any) -> None:
+        while True:
+            messages = await session.outbox.take()
+            for message in messages:
+                if not session.outbox.closed and not session.leads():
+                    return
+                await context.write(message)
+            if messages:
+                session.sent_s = self._clock.monotonic_s()
+            elif session.outbox.closed:
+                return
+
+    async def _read(
+        self,
+        session: AgentSession,
+        term: Leadership,
+        requests: AsyncIterator[pb.SessionRequest],
+    ) -> None:
+        """Until the agent ends the stream.  Raises ApiError for what has no place in it."""
+        async for request in requests:
+            session.heard_s = self._clock.monotonic_s()
+            session.messages += 1
+            if session.ended.is_set():
+                return
+            try:
+                self._take(session, term, request)
+            except ProtocolError as error:
+                raise as_api_error(error) from error
+
+    def _take(self, session: AgentSession, term: Leadership, request: pb.SessionRequest) -> None:
+        device = session.hello.device
+        match request.WhichOneof("body"):
+            case "delta":
+                self._observe(session, term, self._after(session, request.delta))
+            case "snapshot":
+                observation = agent_codec.decode_observation(request.snapshot)
+                session.snapshot_wanted = False
+                self._observe(session, term, observation)
+            case "heartbeat":
+                pass
+            case "acknowledgement":
+                answer = cluster_codec.decode_acknowledgement(request.acknowledgement)
+                term.handle(events.Answered(device, answer))
+            case "event":
+                term.take_event(device, cluster_codec.decode_event(request.event))
+            case "explanation":
+                explanation = agent_codec.decode_explanation(request.explanation)
+                if explanation.device != device:
+                    raise invalid(Violation("explanation.device", "is another's"))
+                term.take_explanation(explanation)
+            case "hello":
+                raise invalid(Violation("hello", "comes once"))
+            case _:
+                raise invalid(Violation("body", "must be set"))
+
+    def _after(self, session: AgentSession, delta: Any) -> DeviceObservation | None:
+        if session.observation is None:
+            return None
+        return agent_codec.decode_delta(delta).apply(session.observation)
+
+    def _observe(
+        self, session: AgentSession, term: Leadership, observation: DeviceObservation | None
+    ) -> None:
+        if observation is None:
+            session.observation = None
+            if not session.snapshot_wanted:
+                session.snapshot_wanted = True
+                wanted = pb.SessionResponse(snapshot_wanted=pb.SnapshotWanted())
+                session.outbox.put(box.WANTED, wanted)
+            return
+        self.counters.reports += 1
+        session.observation = observation
+        term.handle(events.Reported(session.hello.device, observation))
+
+
+def _decode_hello(message: pb.AgentHello) -> AgentHello:
+    try:
+        hello = agent_codec.decode_hello(message)
+    except ProtocolError as error:
+        raise as_api_error(error) from error
+    if hello.protocol_version < OLDEST_PROTOCOL_VERSION:
+        raise ApiError(
+            Code.FAILED_PRECONDITION,
+            common.ERROR_REASON_INCOMPATIBLE_VERSION,
+            f"the agent speaks protocol {hello.protocol_version}, this controller"
+            f" {OLDEST_PROTOCOL_VERSION} to {AGENT_PROTOCOL_VERSION}",
+            fields=(Violation("hello.protocol_version", "is too old"),),
+            advice="upgrade the agent; versions N and N-1 work together",
+        )
+    return hello
+
+
+def _superseded(hello: AgentHello) -> ApiError:
+    return ApiError(
+        Code.ABORTED,
+        common.ERROR_REASON_PRECONDITION,
+        f"another agent of {hello.device} said hello: incarnation {hello.incarnation}",
+        advice="run one agent for each device",
+    )
+
+
+def _rejected(error: ApiError) -> pb.SessionResponse:
+    return pb.SessionResponse(rejected=pb.AgentRejected(error=error.detail, message=error.message))
