@@ -15,6 +15,7 @@ from mirage_core.policy.which_model import DonorOrder
 from node_agent.agent import Agent
 from node_agent.config import load_config
 from node_agent.logs import set_up_logs
+from node_agent.uplink_settings import UplinkSettings
 
 
 class MonotonicClock:
@@ -51,6 +52,26 @@ def main(
     json_logs: Annotated[
         bool | None, typer.Option("--json-logs/--text-logs", help="Form of the log.")
     ] = None,
+    controller: Annotated[
+        list[str] | None,
+        typer.Option(help="Address of a cluster controller, host:port; may be repeated."),
+    ] = None,
+    node: Annotated[str | None, typer.Option(help="Name of this node (its host name).")] = None,
+    host_link: Annotated[
+        str | None, typer.Option(help="Domain of the host link (the node's name).")
+    ] = None,
+    ca: Annotated[
+        Path | None, typer.Option(help="Authority of the controllers' certificates, PEM.")
+    ] = None,
+    certificate: Annotated[Path | None, typer.Option(help="This agent's own, PEM.")] = None,
+    key: Annotated[Path | None, typer.Option(help="Key of the certificate, PEM.")] = None,
+    server_name: Annotated[
+        str | None, typer.Option(help="Name in the controllers' certificate.")
+    ] = None,
+    token: Annotated[Path | None, typer.Option(help="File with a bearer token.")] = None,
+    allow_plaintext: Annotated[
+        bool, typer.Option("--allow-plaintext", help="Let plain text leave this machine.")
+    ] = False,
     order: Annotated[DonorOrder | None, typer.Option(help="Who lends first (mru).")] = None,
     weights_move: Annotated[
         bool | None,
@@ -79,7 +100,14 @@ def main(
     """Share one host device among the engines of this node."""
     given: dict[str, Any] = dict(locals())
     path = given.pop("config")
+    given["controllers"] = given.pop("controller") or None
+    given["allow_plaintext"] = given["allow_plaintext"] or None
     overrides = {name: value for name, value in given.items() if value is not None}
+    uplink = {
+        name: overrides.pop(name) for name in UplinkSettings.model_fields if name in overrides
+    }
+    if uplink:
+        overrides["uplink"] = uplink
     try:
         settings = load_config(path, overrides)
         set_up_logs(as_json=settings.json_logs)

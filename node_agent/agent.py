@@ -25,8 +25,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import FrameType
 
+from mirage_core.cluster_model import (
+    AgentHello,
+    AgentIncarnation,
+    DirectiveBody,
+    NodeName,
+    Severity,
+)
 from mirage_core.control.arbiter_events import (
     Action,
+    Directed,
     EngineDied,
     Event,
     Explain,
@@ -35,6 +43,7 @@ from mirage_core.control.arbiter_events import (
     Tick,
     Unlinked,
 )
+from mirage_core.control.directed import directions_of
 from mirage_core.errors import (
     ConfigError,
     DeviceError,
@@ -51,6 +60,7 @@ from mirage_core.wire import codec
 from mirage_core.wire import messages as m
 from mirage_core.wire.link import AgentLink, agent_link, open_peer_pidfd
 from node_agent.config import AgentConfig
+from node_agent.directives_file import DirectivesFile
 from node_agent.event_log import Beginning, EventLog
 from node_agent.host_copies import HostCopies, HostCopyAnswer
 from node_agent.journal import JsonLines, Timeline
@@ -58,6 +68,7 @@ from node_agent.listener import listen, lock_folder, prepare_private_folder
 from node_agent.metrics import Metrics
 from node_agent.processes import ProcessId, observe_boot_id, observe_process, open_process
 from node_agent.state import AgentState, RecordedDevice, RecordedEngine, load_state, save_state
+from node_agent.uplink_thread import CAPABILITIES, UplinkThread
 
 _log = logging.getLogger("mirage.agent")
 
@@ -159,6 +170,9 @@ class Agent:
         for end in (self._wake_reader, self._wake_writer):
             end.setblocking(False)
         self._selector.register(self._wake_reader, selectors.EVENT_READ, self._drain_wake)
+        self._posted: deque[Callable[[], None]] = deque()
+        self._said: dict[EngineId, m.Report] = {}
+        self._uplink = self._open_uplink()
         _log.info(
             "device %s, %d pages of %d bytes, listening at %s",
             self._geometry.device,
@@ -166,6 +180,27 @@ class Agent:
             self._geometry.page_bytes,
             config.socket,
         )
+
+    def _open_uplink(self) -> UplinkThread | None:
+        """The way to the cluster controller, if there is one."""
+        settings = self._config.uplink
+        if settings is None:
+            return None
+        hello = AgentHello(
+            node=NodeName(settings.node),
+            device=self._geometry.device,
+            incarnation=AgentIncarnation(self._incarnation),
+            page_bytes=self._geometry.page_bytes,
+            pages=self._geometry.pages,
+            host_link=settings.host_link or settings.node,
+            capabilities=CAPABILITIES,
+        )
+        store = DirectivesFile(self._config.state_dir / "directives.json")
+        uplink = UplinkThread(hello, settings, store, self._clock, self._post, self._direct)
+        self._metrics.watch_uplink(uplink.uplink)
+        self._closers.append(uplink.close)
+        uplink.start()
+        return uplink
 
     def _open_journals(self, beginning: Beginning) -> None:
         config = self._config
@@ -200,6 +235,14 @@ class Agent:
     def stop(self, *_: int | FrameType | None) -> None:
         """Let ``run`` return; safe in a signal handler."""
         self._stopping = True
+        self._wake()
+
+    def _post(self, call: Callable[[], None]) -> None:
+        """Let the loop run ``call``; safe in any thread."""
+        self._posted.append(call)
+        self._wake()
+
+    def _wake(self) -> None:
         with contextlib.suppress(BlockingIOError):  # it is awake already
             self._wake_writer.send(b"\0")
 
@@ -214,6 +257,8 @@ class Agent:
 
     def _drain_wake(self, _: int) -> None:
         self._wake_reader.recv(4096)
+        while self._posted:
+            self._posted.popleft()()
 
     def _tick(self) -> None:
         now_s = self._clock.monotonic_s()
@@ -221,7 +266,10 @@ class Agent:
             if now_s - peer.since_s > HELLO_PATIENCE_S:
                 self._drop(peer, "said no hello")
         self._handle(Tick())
-        self._metrics.observe(self._arbiter.summary(now_s), self._arbiter.counters)
+        summary = self._arbiter.summary(now_s)
+        self._metrics.observe(summary, self._arbiter.counters)
+        if self._uplink is not None:
+            self._uplink.observe(summary, self._said)
 
     # ---- the device, and what an earlier agent left behind
 
@@ -429,6 +477,9 @@ class Agent:
                     self._metrics.observe_ask(hello.engine, message.request_id, now_s)
                 elif isinstance(message, m.Report):
                     self._metrics.observe_report(hello.engine, message)
+                    self._said[hello.engine] = message
+                elif isinstance(message, m.Describe):
+                    self._tell("EngineReady", f"{hello.engine} of {hello.model} serves")
                 self._handle(Received(hello.engine, message))
         return fd
 
@@ -529,6 +580,8 @@ class Agent:
             self._selector.unregister(engine.worker_pidfd)
             os.close(engine.worker_pidfd)
         _log.warning("engine %s (%s) has died", name, engine.model)
+        self._said.pop(name, None)
+        self._tell("EngineDied", f"{name} of {engine.model} has ended", Severity.WARNING)
         for peer in list(engine.peers.values()):
             self._drop(peer, "the engine's worker has ended")
         self._metrics.forget_engine(name)
@@ -562,8 +615,18 @@ class Agent:
         if self._timeline is not None:
             self._timeline.observe(self._arbiter.summary(now_s), now_s)
 
+    def _direct(self, bodies: tuple[DirectiveBody, ...]) -> None:
+        self._handle(Directed(directions_of(bodies, self._geometry.page_bytes)))
+
+    def _tell(self, kind: str, message: str, severity: Severity = Severity.INFO) -> None:
+        """An event for the cluster's operators."""
+        if self._uplink is not None:
+            self._uplink.event(kind, message, severity)
+
     def _carry_out(self, action: Action, now_s: float) -> None:
         if isinstance(action, Explain):
+            if self._uplink is not None:
+                self._uplink.explain(action)
             if self._event_log is not None:
                 self._event_log.observe_decision(action, now_s)
             return
@@ -572,6 +635,9 @@ class Agent:
             self._metrics.observe_answer(action.engine, message.request_id, now_s)
         if isinstance(message, m.Denied):
             _log.info("%s denied: %s", action.engine, message.reason)
+            if action.role is m.Role.WORKER:
+                why = f"{action.engine} cannot start: {message.reason}"
+                self._tell("StartDenied", why, Severity.WARNING)
         peer = self._peer_of(action.engine, action.role)
         if peer is not None:
             # Without a link it is lost; the engine will say what it holds when it rejoins.

@@ -15,6 +15,7 @@ from mirage_core.errors import ConfigError
 from mirage_core.policy.settings import Policy
 from mirage_core.policy.when import Reversion
 from mirage_core.policy.which_model import DonorOrder
+from node_agent.uplink_settings import UplinkSettings
 
 _UNITS = {"": 1, "B": 1, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "TIB": 1 << 40}
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
@@ -48,6 +49,7 @@ class AgentConfig(BaseModel):
     metrics_port       Prometheus metrics on this port of the loopback address
     timeline           file that gets each engine's pages over time, as JSON lines
     event_log          file that gets every event and decision, as JSON lines
+    uplink             how to reach the cluster controller; none: the agent decides alone
     The rest is the policy (``mirage_core.policy.settings``).
     """
 
@@ -62,6 +64,7 @@ class AgentConfig(BaseModel):
     timeline: Path | None = None
     event_log: Path | None = None
     json_logs: bool = False
+    uplink: UplinkSettings | None = None
 
     order: DonorOrder = DonorOrder.MRU
     weights_move: bool = True
@@ -90,12 +93,15 @@ class AgentConfig(BaseModel):
 
 
 def load_config(path: Path | None, overrides: Mapping[str, Any]) -> AgentConfig:
-    """Settings of the file at ``path`` (YAML or JSON), then ``overrides``; ConfigError names the
-    setting at fault."""
+    """Settings of the file at ``path`` (YAML or JSON), then ``overrides``, whose ``uplink`` joins
+    the file's; ConfigError names the setting at fault."""
     values: dict[str, Any] = {}
     if path is not None:
         values.update(_read(path))
+    uplink = {**(values.get("uplink") or {}), **overrides.get("uplink", {})}
     values.update(overrides)
+    if uplink:
+        values["uplink"] = uplink
     try:
         config = AgentConfig.model_validate(values)
     except ValidationError as error:

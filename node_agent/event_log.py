@@ -104,6 +104,11 @@ def _from_json(kind: Any, value: Any) -> Any:
     """The inverse of ``to_json`` for values of the type ``kind``."""
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin in (types.UnionType, typing.Union):
+        possible = [each for each in arguments if each is not type(None)]
+        if value is None:
+            return None
+        if len(possible) == 1:
+            return _from_json(possible[0], value)
         if not isinstance(value, dict):
             return value
         kinds = {getattr(argument, "__name__", ""): argument for argument in arguments}

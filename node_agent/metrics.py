@@ -14,6 +14,7 @@ from mirage_core.control.arbiter import Counters, DeviceSummary
 from mirage_core.errors import ConfigError
 from mirage_core.model import DeviceGeometry, EngineId, OwnerKind
 from mirage_core.wire.messages import Report
+from node_agent.uplink import Uplink
 
 _ASK_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
@@ -49,6 +50,7 @@ class Metrics:
             buckets=_ASK_BUCKETS_S,
             registry=self.registry,
         )
+        self._uplink: Uplink | None = None
         self._server: tuple[HTTPServer, threading.Thread] | None = None
 
     def serve(self, port: int) -> None:
@@ -64,6 +66,9 @@ class Metrics:
             server.server_close()
             thread.join()
             self._server = None
+
+    def watch_uplink(self, uplink: Uplink) -> None:
+        self._uplink = uplink
 
     def observe(self, summary: DeviceSummary, counters: Counters) -> None:
         self._snapshot = _Snapshot(summary, counters)
@@ -86,6 +91,7 @@ class Metrics:
 
     def collect(self) -> Iterator[Metric]:
         """For prometheus_client."""
+        yield from self._of_uplink()
         snapshot = self._snapshot
         if snapshot is None:
             return
@@ -127,6 +133,25 @@ class Metrics:
             ("refusals", "Operations that engines refused", counters.refusals),
         ):
             yield CounterMetricFamily(f"mirage_{name}", text, value=value)
+
+    def _of_uplink(self) -> Iterator[Metric]:
+        if self._uplink is None:
+            return
+        counters = self._uplink.counters
+        yield GaugeMetricFamily(
+            "mirage_uplink_connected", "Whether a leader is heard", value=float(counters.connected)
+        )
+        for name, text, value in (
+            ("uplink_dials", "Connections tried to controllers", counters.dials),
+            ("uplink_sessions", "Sessions with a leader", counters.sessions),
+        ):
+            yield CounterMetricFamily(f"mirage_{name}", text, value=value)
+        directives = CounterMetricFamily(
+            "mirage_directives", "Directives answered", labels=("outcome",)
+        )
+        for outcome, count in self._uplink.keeper.outcomes.items():
+            directives.add_metric((outcome.value,), count)
+        yield directives
 
     def _fetching(self, summary: DeviceSummary) -> Iterator[Metric]:
         """What each engine last reported of its fetches and preemptions."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import socket
 from pathlib import Path
 
 import grpc
@@ -27,7 +28,7 @@ class UplinkSettings(BaseModel):
     """Unknown keys are errors.
 
     controllers      addresses, host:port, tried in turn
-    node             name of this node; with mTLS the certificate must bear it
+    node             name of this node (its host name); with mTLS the certificate must bear it
     host_link        domain of the host link; devices that name the same one share it
     ca               certificates that controllers' are checked against (PEM); none: plain text,
                      which only loopback addresses may have
@@ -40,7 +41,7 @@ class UplinkSettings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     controllers: tuple[str, ...] = Field(min_length=1)
-    node: str = Field(min_length=1, max_length=256)
+    node: str = Field(default_factory=socket.gethostname, min_length=1, max_length=256)
     host_link: str = ""
     ca: Path | None = None
     certificate: Path | None = None
