@@ -1,0 +1,1 @@
+"""The simulator against real runs of the sharing benchmark on vLLM."""
