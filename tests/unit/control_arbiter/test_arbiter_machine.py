@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -13,8 +15,11 @@ from hypothesis.stateful import (
 )
 from simulated_engine import SimulatedDevice, SimulatedEngine
 
+from mirage_core.cluster_model import DirectDevice, Turn
 from mirage_core.control.arbiter import ANSWER_PATIENCE_S, MAX_RETRY_S, TAKE_PATIENCE_S
-from mirage_core.model import EngineId
+from mirage_core.control.arbiter_events import Directed
+from mirage_core.control.directed import Directions, ModelDirection
+from mirage_core.model import EngineId, ModelName
 from mirage_core.policy.settings import Policy
 from mirage_core.policy.which_model import DonorOrder
 from mirage_core.wire.messages import Describe
@@ -44,6 +49,26 @@ class DeviceMachine(RuleBasedStateMachine):
         self.device = SimulatedDevice(DEVICE_PAGES, Policy(order=order, weights_move=weights_move))
         for size in sizes:
             self.start_one(0, [size] * 7, granule_pages, False, False)
+
+    @rule(
+        who=numbers,
+        model=st.builds(
+            ModelDirection,
+            model=st.just(ModelName("")),
+            priority=st.none() | st.integers(0, 2),
+            floor_pages=st.integers(0, 30),
+            pinned=st.none() | st.booleans(),
+            turn=st.none() | st.sampled_from(Turn),
+            lend_at_least_pages=st.integers(0, 9),
+            lend_at_most_pages=st.none() | st.integers(0, 9),
+        ),
+        device=st.builds(DirectDevice),
+    )
+    def direct(self, who: int, model: ModelDirection, device: DirectDevice) -> None:
+        """The cluster controller changes its mind."""
+        names = [f"model-{name}" for name in self.device.engines]
+        models = (replace(model, model=ModelName(names[who % len(names)])),) if names else ()
+        self.device.handle(Directed(Directions(models, device)))
 
     @rule(
         priority=st.integers(0, 2),
