@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 export HF_HUB_OFFLINE := 1
 
-.PHONY: setup demo test lint bench-sharing bench-policy bench-linear bench-own-layers chaos proto proto-check proto-lint clean
+.PHONY: figures validation setup demo test lint bench-sharing bench-policy bench-linear bench-own-layers chaos proto proto-check proto-lint clean
 
 setup: $(VENV)/.ready
 
@@ -41,6 +41,13 @@ bench-linear: setup
 
 bench-own-layers: setup
 	$(BIN)/python -m benchmarks.own_layers
+
+# The paper's evaluation by simulation: PNGs, claims.json (see README for how long it takes).
+figures: setup
+	$(BIN)/python -m benchmarks.figures
+
+validation: setup
+	$(BIN)/python -m benchmarks.validation
 
 chaos: setup
 	$(BIN)/python -m pytest tests/chaos --rounds=20

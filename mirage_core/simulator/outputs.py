@@ -215,6 +215,8 @@ def draw_series(
         each.set_ylim(bottom=0)
     for each in axes[2:]:
         each.set_yscale("log")
+        each.yaxis.set_major_formatter("{x:g}")
+        each.yaxis.set_minor_formatter("")
     axes[0].legend(loc="upper left", fontsize=8)
     axes[3].set_xlabel("time, s")
     figure.tight_layout()

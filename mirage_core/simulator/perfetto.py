@@ -1,7 +1,8 @@
 """A run as a trace that Perfetto (ui.perfetto.dev) and chrome://tracing open: Chrome's JSON.
 
     process   a device
-    thread    an engine: spans of steps; instants for preemptions and remaps
+    thread    an engine: spans of steps; instants where requests were preempted and the pool
+              changed size; and its fetches: how long the link needs of each stretch of steps
     counter   an engine's KV blocks (held, free) and requests (running, waiting)
 
 Times are microseconds, as the format wants them.  A stretch of equal steps is one span.
@@ -22,6 +23,8 @@ from mirage_core.simulator.results import Results, StepLog
 
 PS_PER_US = 10**6
 Event = dict[str, Any]
+_FETCHES = 1_000_000
+"""Added to an engine's number: the thread of its fetches."""
 
 
 def write_trace(results: Results, config: RunConfig, path: Path) -> None:
@@ -49,7 +52,9 @@ def trace_events(steps: StepLog, config: RunConfig) -> Iterator[Event]:
         if process not in named:
             named.add(process)
             yield {"ph": "M", "name": "process_name", "pid": process, "args": {"name": device}}
+        fetches = {"pid": process, "tid": engine + _FETCHES}
         yield {"ph": "M", "name": "thread_name", **at, "args": {"name": model}}
+        yield {"ph": "M", "name": "thread_name", **fetches, "args": {"name": f"{model} fetches"}}
         yield from _engine_events(steps, engine, model, at)
 
 
@@ -72,6 +77,11 @@ def _engine_events(
             **at,
             "args": {k: values[k] for k in ("steps", "decodes", "prefill_tokens")},
         }
+        if values["streamed_ps"]:
+            busy_ps = min(span_ps, values["streamed_ps"] * values["steps"])
+            fetches = {"pid": at["pid"], "tid": at["tid"] + _FETCHES}
+            span = {"ts": start_us, "dur": busy_ps / PS_PER_US}
+            yield {"ph": "X", "name": "fetch", "cat": "fetch", **span, **fetches}
         yield from _changes(before, values, start_us, at)
         yield from _counters(before, values, start_us, model, at)
         before = values
@@ -86,13 +96,18 @@ def _name(values: Mapping[str, int]) -> str:
 def _changes(
     before: Mapping[str, int], values: Mapping[str, int], start_us: float, at: Mapping[str, int]
 ) -> Iterator[Event]:
-    """A pool that grew or shrank since the step before."""
-    if not before or before["capacity_blocks"] == values["capacity_blocks"]:
+    """What happened since the step before: the pool changed size, requests were preempted."""
+    if not before:
         return
     grown = values["capacity_blocks"] - before["capacity_blocks"]
-    name = f"pool {'grows' if grown > 0 else 'shrinks'}"
-    args = {"blocks": grown}
-    yield {"ph": "i", "s": "t", "name": name, "cat": "remap", "ts": start_us, **at, "args": args}
+    preempted = values["preemptions"] - before["preemptions"]
+    instant = {"ph": "i", "s": "t", "ts": start_us, **at}
+    if grown:
+        name = f"pool {'grows' if grown > 0 else 'shrinks'}"
+        yield {"name": name, "cat": "remap", "args": {"blocks": grown}, **instant}
+    if preempted:
+        args = {"requests": preempted}
+        yield {"name": "preemption", "cat": "preemption", "args": args, **instant}
 
 
 def _counters(
