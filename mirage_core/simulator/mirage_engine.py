@@ -31,12 +31,13 @@ from mirage_core.control.remapper import ASK_AGAIN_S, Action, PoolView, Remapper
 from mirage_core.model import EngineId, GranuleId, OperationId, RemapPlan, UnitId
 from mirage_core.policy.settings import Policy
 from mirage_core.policy.when import Demand, needed_blocks
+from mirage_core.simulator.batch_watch import BatchWatch
 from mirage_core.simulator.config import EngineSpec
 from mirage_core.simulator.link import Direction
 from mirage_core.simulator.memory_port import EngineView, Site, StepMemory
 from mirage_core.simulator.mirage_stalls import StallModel, bucket
 from mirage_core.simulator.mirage_worker import SimulatedWorker
-from mirage_core.simulator.quiet import QUIET_STEPS, steps_until_more
+from mirage_core.simulator.quiet import QUIET_STEPS, claims_of, steps_until_more
 from mirage_core.simulator.units import NEVER_PS, PS_PER_S, to_ps
 from mirage_core.wire import messages as wire
 
@@ -127,9 +128,7 @@ class SimulatedEngineMemory:
         self._landing: list[tuple[UnitId, float]] = []
         self._ordered: tuple[tuple[int, int, int], list[GranuleId]] = ((-1, -1, -1), [])
 
-        self._composition: tuple[int, int, int] = (-1, -1, -1)
-        self._plain_s = 0.0
-        """Of a decode step of the present batch, nothing awaited; 0 until there was one."""
+        self._batch = BatchWatch(spec.step_time)
         self._rate_bytes_per_s = 0.0
         self._streams = False
         self._own_plans_key: tuple[int, int] | None = None
@@ -235,7 +234,7 @@ class SimulatedEngineMemory:
 
     def on_step(self, view: EngineView, now_ps: int) -> StepMemory:
         now_s = now_ps / PS_PER_S
-        claims = self._claims(view)
+        claims = claims_of(view, (self.limit_blocks + 1) * self._spec.limits.block_tokens)
         reports = view.active != self._active or now_s >= self._next_report_s
         self._observe(view, claims, reports, now_s)
         for outcome in self._outcomes:
@@ -252,23 +251,6 @@ class SimulatedEngineMemory:
             self._report(view, pool, now_s)
         steps, until_s = self._quiet(claims, blocks, pool.needed_granules, now_s)
         return self._answer(view, steps, until_s, delay_s, now_ps)
-
-    def _claims(self, view: EngineView) -> list[Demand]:
-        """Demands in the order in which they run, until they exceed any pool.
-
-        Of an engine that has not its turn: what its running requests hold.
-        """
-        limit_tokens = (self.limit_blocks + 1) * self._spec.limits.block_tokens
-        claims: list[Demand] = []
-        tokens = 0
-        for demand in view.demands() if view.unfinished else ():
-            if not view.active and not demand.held_tokens:
-                break
-            claims.append(demand)
-            tokens += demand.next_tokens
-            if tokens > limit_tokens:
-                break
-        return claims
 
     def _needed_blocks(self, view: EngineView, claims: Sequence[Demand]) -> int:
         return needed_blocks(
@@ -290,14 +272,7 @@ class SimulatedEngineMemory:
 
         Between these every boundary sees the same, so that jumping and stepping agree.
         """
-        composition = (view.running, view.waiting, view.preemptions)
-        changed = composition != self._composition or view.batch.prefills > 0
-        self._composition = composition
-        running = claims[: view.running]
-        if changed and running and view.active:
-            context = sum(demand.held_tokens for demand in running) + len(running)
-            line = self._spec.step_time.decode_line(len(running), context)
-            self._plain_s = (line.base_ps + line.slope_ps * context) / PS_PER_S
+        changed = self._batch.observe(view, claims[: view.running])
         if changed or reports:
             link = self._site.link
             self._rate_bytes_per_s = link.rate_bytes_per_s(self._device, Direction.TO_DEVICE)
@@ -316,18 +291,18 @@ class SimulatedEngineMemory:
             change(self._device, self.name, Direction.TO_DEVICE)
 
     def _refresh_own_plans(self, now_s: float) -> None:
-        if now_s < self._next_own_plans_s or not self._plain_s or not self._policy.weights_move:
+        plain_s, policy = self._batch.plain_s, self._policy
+        if now_s < self._next_own_plans_s or not plain_s or not policy.weights_move:
             return
         self._next_own_plans_s = now_s + OWN_PLANS_INTERVAL_S
         key = (
-            bucket(self._plain_s, OWN_PLANS_BUCKET),
+            bucket(plain_s, OWN_PLANS_BUCKET),
             bucket(self._rate_bytes_per_s, OWN_PLANS_BUCKET),
         )
         if key == self._own_plans_key:
             return
         self._own_plans_key = key
         cost = self._stalls.cost(OWN_PLANS_BUCKET ** key[0], self._rate_bytes_per_s)
-        policy = self._policy
         self.remapper.on_own_plans(
             own_plans_of(
                 self._geometry.unit_pages,
@@ -387,7 +362,7 @@ class SimulatedEngineMemory:
         # Every resident unit is used in the coming step, so it waits for all that are on their way.
         if self._landing:
             due = [(unit, lands_s - now_s - cost_s) for unit, lands_s in self._landing]
-            plain_s = self._plain_s
+            plain_s = self._batch.plain_s
             if view.waiting:
                 plain_s = max(plain_s, view.prefill_step_ps / PS_PER_S)
             cost_s += max(0.0, self._stalls.landing_delay_s(due, plain_s))
@@ -441,9 +416,9 @@ class SimulatedEngineMemory:
             self._send(report)
 
     def _reported_times(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        if not self._plain_s:
+        if not self._batch.plain_s:
             return (), ()
-        key = (bucket(self._plain_s, TIMES_BUCKET), self._rate_bytes_per_s)
+        key = (bucket(self._batch.plain_s, TIMES_BUCKET), self._rate_bytes_per_s)
         times = self._times.get(key)
         if times is None:
             cost = self._stalls.cost(TIMES_BUCKET ** key[0], self._rate_bytes_per_s)
@@ -470,9 +445,9 @@ class SimulatedEngineMemory:
         preempt_to = capacity if self._preempt else None
         self._preempt = False
         stretch = None
-        if self.worker.plan.slots and self._plain_s:
+        if self.worker.plan.slots and self._batch.plain_s:
             rate = self._rate_bytes_per_s
-            stretch = self._stalls.stretch(self.worker.plan, self._plain_s, rate)
+            stretch = self._stalls.stretch(self.worker.plan, self._batch.plain_s, rate)
         recheck_ps = NEVER_PS
         if view.waiting and not view.running:
             again_s = min(now_s + STUCK_S, until_s)

@@ -1,13 +1,33 @@
-"""For how many decode steps a port's answer stands: when growing requests outgrow a pool."""
+"""What requests claim of a pool, and for how many decode steps a port's answer to that stands."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
 from mirage_core.policy.when import Demand
+from mirage_core.simulator.memory_port import EngineView
 
 QUIET_STEPS = 1 << 40
 """No number of steps changes the answer (below NEVER_PS, which would also mean: no event does)."""
+
+
+def claims_of(view: EngineView, limit_tokens: int) -> list[Demand]:
+    """Demands in the order in which they run, until they exceed ``limit_tokens`` in all.
+
+    Of an engine that has not its turn: what its running requests hold.
+    """
+    claims: list[Demand] = []
+    if not view.unfinished:
+        return claims
+    active, tokens = view.active, 0
+    for demand in view.demands():
+        if not active and not demand.held_tokens:
+            break
+        claims.append(demand)
+        tokens += demand.next_tokens
+        if tokens > limit_tokens:
+            break
+    return claims
 
 
 def steps_until_more(

@@ -22,9 +22,9 @@ from dataclasses import dataclass, field
 
 from mirage_core.control.foresight import HORIZON_STEPS
 from mirage_core.errors import ConfigError
-from mirage_core.kv.geometry import blocks_of_a_granule
 from mirage_core.model import EngineId
 from mirage_core.policy.settings import Policy
+from mirage_core.simulator.arms.granules import granule_of
 from mirage_core.simulator.config import DeviceSpec, EngineSpec
 from mirage_core.simulator.memory_port import Site
 from mirage_core.simulator.mirage_agent import SimulatedAgent
@@ -74,7 +74,7 @@ class MirageArm:
             for spec in device.engines
         ]
         bundle = bundle_of(
-            [_granule(spec, device.page_bytes)[0] for spec in device.engines],
+            [granule_of(spec, device.page_bytes)[0] for spec in device.engines],
             [-(-unit.size_bytes // device.page_bytes) for parts in units for unit in parts],
         )
         pages = device.memory_bytes // device.page_bytes // bundle
@@ -102,7 +102,7 @@ class MirageArm:
         self, spec: EngineSpec, units: Sequence[Unit], pages: int, page_bytes: int, bundle: int
     ) -> Geometry:
         """In bundles; ``pages``, the device's, are bundles too."""
-        granule_pages, granule_blocks = _granule(spec, page_bytes)
+        granule_pages, granule_blocks = granule_of(spec, page_bytes)
         bundle_bytes = page_bytes * bundle
         least_blocks = int(spec.pool_blocks * self.least_pool_share)
         return Geometry(
@@ -162,15 +162,3 @@ def bundle_of(granule_pages: Sequence[int], unit_pages: Sequence[int]) -> int:
             if rounded - total <= BUNDLE_WASTE * total:
                 return bundle
     return 1
-
-
-def _granule(spec: EngineSpec, page_bytes: int) -> tuple[int, int]:
-    """Pages and blocks of a granule of the model's pool."""
-    layer_block_bytes, rest = divmod(spec.block_bytes, spec.kv_layers)
-    if layer_block_bytes < 1 or rest:
-        raise ConfigError(
-            f"{spec.model}: block_bytes is {spec.block_bytes}, must be a multiple of"
-            f" kv_layers ({spec.kv_layers})"
-        )
-    blocks = blocks_of_a_granule(layer_block_bytes, page_bytes)
-    return spec.kv_layers * blocks * layer_block_bytes // page_bytes, blocks
