@@ -574,7 +574,9 @@ class Engine:
         while heap and heap[0][0] <= tick:
             finish_at, row = heappop(heap)
             request = running.get(row)
-            if request is not None and request.decoding and request.finish_at == finish_at:
+            if request is None or not request.decoding or request.finish_at != finish_at:
+                continue
+            if not done or done[-1] is not request:  # an entry may be there twice
                 done.append(request)
         if len(done) > 1 and self._cache is not None:
             rows = {request.row for request in done}
