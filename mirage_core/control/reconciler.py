@@ -132,6 +132,8 @@ class Reconciler:
         self._in_flight: Commit | None = None
         self._joining: dict[DeviceId, None] = {}
         self._retries: dict[tuple[DeviceId, DirectiveKey], float] = {}
+        self._refused: dict[tuple[DeviceId, DirectiveKey], set[DirectiveBody]] = {}
+        """of each replica's device, what it refused for good since the last wish"""
         self._agreed: dict[tuple[DirectiveKey, Replica], DirectiveBody] = {}
         self._out: list[Action] = []
         self._placed_before: dict[ModelName, set[DeviceId]] = {}
@@ -215,6 +217,9 @@ class Reconciler:
                 wish.placement,
             ):
                 self._placements.reconsider([wish.name])
+        if wish.spec.devices_per_replica > 1:
+            for device in model.devices:
+                self._refused.pop((device, model_key(wish.name)), None)
         self._mark_model(model, traceparent)
         self._emit_changed(f"model/{wish.name}")
 
@@ -270,6 +275,7 @@ class Reconciler:
         self._joining[hello.device] = None
         for key in self._keys_of(record):
             self._mark(record, key)
+            self._mark_replica(record, key)
         self._placements.reconsider_missing()
         self._emit_changed(f"device/{hello.device}")
 
@@ -376,7 +382,20 @@ class Reconciler:
                 Severity.WARNING,
             )
         )
-        for device in self._replica_of(record, key) or ():
+        self._mark_replica(record, key, issued)
+
+    def _mark_replica(
+        self, record: DeviceRecord, key: DirectiveKey, refused: Issued | None = None
+    ) -> None:
+        """Look at ``key`` again on all devices that it binds together, if there are any."""
+        replica = self._replica_of(record, key)
+        if replica is None:
+            return
+        if refused is not None:
+            self._refused.setdefault((record.device, key), set()).add(refused.body)
+        else:
+            self._refused.pop((record.device, key), None)
+        for device in replica:
             self._mark(self.devices[device], key)
 
     def _commit(self, revision: int) -> None:
@@ -460,14 +479,7 @@ class Reconciler:
         if replica is None:
             return body
         reachable = [device for device in replica if self.devices[device].connected]
-        refused = [
-            device
-            for device in replica
-            if (issued := self.devices[device].issued.get(key)) is not None
-            and issued.outcome is Outcome.REFUSED
-            and not issued.retryable
-            and issued.body == body
-        ]
+        refused = [device for device in replica if body in self._refused.get((device, key), ())]
         if may_change(replica, reachable, refused):
             return body
         if refused:

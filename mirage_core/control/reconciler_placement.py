@@ -132,8 +132,8 @@ class Placements:
     def _relieve(self, now_s: float) -> None:
         """Help one device a tick, the one whose model matters most."""
         shortages = list(self._shortages(now_s))
-        short_models = {each.model for each in shortages}
-        self.wanted = {name: ask for name, ask in self.wanted.items() if name in short_models}
+        short = {each.waiting for each in self._all.devices.values() if self._all.is_short(each)}
+        self.wanted = {name: ask for name, ask in self.wanted.items() if name in short}
         if not shortages or self._all.cluster[0].freeze or self._all.moves_stopped():
             return
         views = self._views()

@@ -114,7 +114,6 @@ class DeviceRecord:
         return ClusterDevice(
             self.device,
             self.node,
-            hello.host_link if hello is not None else "",
             hello.page_bytes * hello.pages if hello is not None else 0,
             standing,
             tuple(held),

@@ -47,13 +47,11 @@ class HeldModel:
 class ClusterDevice:
     """One device.
 
-    host_link  devices that name the same one share its bandwidth
-    waiting    the most important model whose engines wait for pages that the device cannot find
+    waiting  the most important model whose engines wait for pages that the device cannot find
     """
 
     device: DeviceId
     node: NodeName
-    host_link: str
     size_bytes: int
     standing: Standing
     held: tuple[HeldModel, ...] = ()

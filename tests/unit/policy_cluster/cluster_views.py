@@ -55,7 +55,6 @@ def device(
     return ClusterDevice(
         DeviceId(name),
         NodeName(node),
-        node,
         size,
         standing,
         models,
@@ -87,7 +86,6 @@ def clusters(draw: st.DrawFn) -> dict[DeviceId, ClusterDevice]:
         ClusterDevice(
             DeviceId(f"d{i}"),
             NodeName(draw(st.sampled_from(["n1", "n2"]))),
-            "link",
             draw(st.integers(20, 120)),
             draw(st.sampled_from(Standing)),
             tuple(draw(st.lists(_held, max_size=3, unique_by=lambda each: each.model))),
