@@ -22,7 +22,7 @@ from mirage_core.policy.settings import DEFAULT_REVERSION, Policy
 from mirage_core.policy.which_model import DonorOrder
 
 GPU = "GH200-96"
-REQUESTS = 1000
+REQUESTS = 400
 """of a run, all models together; the trace is compressed in time to its rate, which keeps its CV"""
 LONGEST_TOKENS = 2048
 """OPT's; longer requests are cut"""
