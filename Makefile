@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 export HF_HUB_OFFLINE := 1
 
-.PHONY: figures validation setup demo test lint bench-sharing bench-policy bench-linear bench-own-layers chaos proto proto-check proto-lint clean
+.PHONY: bench-sim figures validation setup demo test lint bench-sharing bench-policy bench-linear bench-own-layers bench-sizing chaos proto proto-check proto-lint clean
 
 setup: $(VENV)/.ready
 
@@ -42,12 +42,21 @@ bench-linear: setup
 bench-own-layers: setup
 	$(BIN)/python -m benchmarks.own_layers
 
+# Traces: MIRAGE_AZURE_CODE and MIRAGE_AZURE_CONV; seeded ones without.  Claims and validation are
+# those of the last `make figures` and `make validation`.
+bench-sim: setup
+	$(BIN)/python -m benchmarks.sizing
+	$(BIN)/python -m benchmarks.simulator
+
 # The paper's evaluation by simulation: PNGs, claims.json (see README for how long it takes).
 figures: setup
 	$(BIN)/python -m benchmarks.figures
 
 validation: setup
 	$(BIN)/python -m benchmarks.validation
+
+bench-sizing: setup
+	$(BIN)/python -m benchmarks.sizing
 
 chaos: setup
 	$(BIN)/python -m pytest tests/chaos --rounds=20

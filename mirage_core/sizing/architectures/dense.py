@@ -24,7 +24,7 @@ class Style:
 
     layer_norms  norms over the hidden width in a layer
     head_norms   queries and keys are normed, a head at a time
-    wide_norms   queries and keys are normed, all heads at once
+    wide_norms   queries and keys are normed, all heads at once; every rank holds them whole
     tied         whether head and embedding are one by default
     """
 
@@ -99,8 +99,7 @@ def decoder(
         if style.head_norms:
             inner_norms = 2 * heads.head_dim
         elif style.wide_norms:
-            own = rank.share(heads.heads, "attention heads") + rank.kv_heads(heads.kv_heads)
-            inner_norms = own * heads.head_dim
+            inner_norms = (heads.heads + heads.kv_heads) * heads.head_dim
         return layer(
             (heads.cache(rank),),
             norms(rank, hidden, style.layer_norms),

@@ -45,10 +45,9 @@ def mixtral(fields: Fields, rank: Rank) -> Parts:
 
 
 def olmoe(fields: Fields, rank: Rank) -> Parts:
-    """Queries and keys are normed over all heads."""
+    """Queries and keys are normed over all heads, by every rank."""
     hidden = hidden_size(fields)
     heads = attention(fields)
-    own = rank.share(heads.heads, "attention heads") + rank.kv_heads(heads.kv_heads)
     mlp = experts_mlp(
         rank,
         hidden,
@@ -59,7 +58,7 @@ def olmoe(fields: Fields, rank: Rank) -> Parts:
     each = layer(
         (heads.cache(rank),),
         norms(rank, hidden, 2),
-        rank.fixed("qk_norms", own * heads.head_dim),
+        rank.fixed("qk_norms", (heads.heads + heads.kv_heads) * heads.head_dim),
         heads.weights(rank),
         mlp,
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from mirage_core.sizing.architectures.shared import (
     Parts,
     attention,
@@ -77,7 +79,10 @@ def bloom(fields: Fields, rank: Rank) -> Parts:
 
 
 def gpt_bigcode(fields: Fields, rank: Rank) -> Parts:
-    """Multi-query attention: one key-value head, which every rank holds."""
+    """Multi-query attention: every rank holds the one key-value head.
+
+    vLLM runs it through its Transformers backend, which leaves the MLPs whole on every rank.
+    """
     hidden = hidden_size(fields)
     query_heads = fields.count("n_head")
     multi_query = fields.flag("multi_query", default=True)
@@ -93,7 +98,9 @@ def gpt_bigcode(fields: Fields, rank: Rank) -> Parts:
         (heads.cache(rank),),
         norms(rank, hidden, 2, bias=True),
         heads.weights(rank),
-        plain_mlp(rank, hidden, fields.count("n_inner", default=4 * hidden), bias=True),
+        plain_mlp(
+            replace(rank, ranks=1), hidden, fields.count("n_inner", default=4 * hidden), bias=True
+        ),
     )
     return Parts(
         repeated(each, layer_count(fields)),
@@ -106,7 +113,11 @@ def gpt_bigcode(fields: Fields, rank: Rank) -> Parts:
 
 
 def falcon(fields: Fields, rank: Rank) -> Parts:
-    """Falcon-7b has one key-value head, Falcon-40b and its like a group of them."""
+    """Falcon-7b has one key-value head, Falcon-40b and its like a group of them.
+
+    vLLM's class keeps keys and values in the weights' type, whatever the cache's is to be.
+    """
+    rank = replace(rank, kv_dtype=rank.dtype)
     hidden = hidden_size(fields)
     bias = fields.flag("bias", default=False)
     parallel = fields.flag("parallel_attn", default=True)
