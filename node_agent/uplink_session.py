@@ -33,6 +33,8 @@ from node_agent.uplink_reports import Reporter
 MISSED_HEARTBEATS = 3
 MAX_EVENTS = 256
 MAX_EXPLANATIONS = 64
+TELLINGS_A_REPORT = 32
+"""Events and explanations together, so that a device in trouble does not drown its leader."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +85,7 @@ class Session:
         self._outbox: Outbox[agent_pb2.SessionRequest] = Outbox()
         self._reporter = Reporter()
         self._explained = 0
+        self._may_tell = TELLINGS_A_REPORT
         self._beats = 0
         self._silent_beats = 0
         self._written = False
@@ -105,8 +108,10 @@ class Session:
 
     def tell(self) -> None:
         """There may be something new in ``telling``."""
-        self._outbox.put("event", self._event)
-        self._outbox.put("explanation", self._explanation)
+        if self._telling.events:
+            self._outbox.put("event", self._event)
+        if self._telling.explanations and self._telling.explanations[-1].number > self._explained:
+            self._outbox.put("explanation", self._explanation)
 
     # ---- tasks
 
@@ -152,6 +157,8 @@ class Session:
                 late_s = now_s - welcome.report_interval_s
                 report_s = max(report_s, late_s) + welcome.report_interval_s
                 self._outbox.put("report", self._report)
+                self._may_tell = TELLINGS_A_REPORT
+                self.tell()
 
     # ---- what is written
 
@@ -178,16 +185,18 @@ class Session:
 
     def _event(self) -> agent_pb2.SessionRequest | None:
         events = self._telling.events
-        if not events:
+        if not events or not self._may_tell:
             return None
+        self._may_tell -= 1
         if len(events) > 1:
             self._outbox.put("event", self._event)
         return agent_pb2.SessionRequest(event=cluster_codec.encode_event(events.popleft()))
 
     def _explanation(self) -> agent_pb2.SessionRequest | None:
         new = [each for each in self._telling.explanations if each.number > self._explained]
-        if not new:
+        if not new or not self._may_tell:
             return None
+        self._may_tell -= 1
         if len(new) > 1:
             self._outbox.put("explanation", self._explanation)
         self._explained = new[0].number
