@@ -453,6 +453,7 @@ class Reconciler:
         kind, _, name = key.partition("/")
         model = self.models.get(ModelName(name)) if kind == "model" else None
         if model is None or not model.is_on(record.device):
+            record.withheld.discard(key)
             return None
         return self._all_or_none(record, key, model, self._direct_model(record, model))
 
@@ -477,11 +478,14 @@ class Reconciler:
         """``body``, or what all devices of the replica last agreed to if one cannot take it."""
         replica = self._replica_of(record, key)
         if replica is None:
+            record.withheld.discard(key)
             return body
         reachable = [device for device in replica if self.devices[device].connected]
         refused = [device for device in replica if body in self._refused.get((device, key), ())]
         if may_change(replica, reachable, refused):
+            record.withheld.discard(key)
             return body
+        record.withheld.add(key)
         if refused:
             return self._agreed.get((key, replica))
         issued = record.issued.get(key)
@@ -575,9 +579,11 @@ class Reconciler:
         self.unapplied.setdefault(key, set()).add(record.device)
 
     def _settle_applied(self, record: DeviceRecord, key: DirectiveKey) -> None:
-        """If ``key`` is not open and its directive applied, nothing more is awaited of it."""
+        """If ``key`` is as it is to be and its directive applied, nothing more is awaited of it."""
         issued = record.issued.get(key)
-        if key in record.open or (issued is not None and not issued.applied):
+        if key in record.open or key in record.withheld:
+            return
+        if issued is not None and not issued.applied:
             return
         waiting = self.unapplied.get(key)
         if waiting is not None:

@@ -63,6 +63,7 @@ class DeviceRecord:
     synced           the connected agent was sent all that is directed to it
     issued           what is in the store, by key
     open             keys that are to be compared with what is desired, or are being stored
+    withheld         keys whose setting waits because a device of the replica cannot take it
     placed           models that belong here
     running          models with an engine here, as last reported
     waiting          the model that waits for pages, and since when without a pause
@@ -79,6 +80,7 @@ class DeviceRecord:
     observed_s: float = 0.0
     issued: dict[DirectiveKey, Issued] = field(default_factory=dict)
     open: set[DirectiveKey] = field(default_factory=set)
+    withheld: set[DirectiveKey] = field(default_factory=set)
     placed: set[ModelName] = field(default_factory=set)
     running: dict[ModelName, Running] = field(default_factory=dict)
     waiting: ModelName | None = None

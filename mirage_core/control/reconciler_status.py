@@ -104,6 +104,10 @@ def _applied(
         if issued is not None and issued.outcome is Outcome.REFUSED:
             message = f"{device}: {issued.reason}"
             return Condition("Applied", Truth.FALSE, "Refused", message, revision)
+    withheld = [device for device in devices if key in state.devices[device].withheld]
+    if withheld:
+        message = f"a device of the replica is silent or refused it: {_listed(withheld)}"
+        return Condition("Applied", Truth.FALSE, "ReplicaWithheld", message, revision)
     silent = [device for device in devices if not state.devices[device].connected]
     if silent:
         message = f"not heard from: {_listed(silent)}"

@@ -360,6 +360,7 @@ def test_replica_takes_a_setting_on_all_devices_or_on_none() -> None:
         held = cluster.body(device, "model/a")
         assert isinstance(held, DirectModel)
         assert held.priority == 0, "what one refuses none keeps"
+    assert condition(cluster, "Applied")[0] is Truth.FALSE
 
 
 def test_replica_with_a_silent_device_takes_no_new_setting() -> None:
