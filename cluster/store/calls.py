@@ -6,6 +6,7 @@ its history is found out by the next call, whatever it is.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
@@ -13,7 +14,7 @@ from redis import exceptions as redis_errors
 from redis.asyncio import Redis
 
 from cluster.store.port import Position
-from cluster.store.scripts import Keys, Script, load_script
+from cluster.store.scripts import Keys, Script, acl_rules, load_script
 from cluster.store.settings import StoreSettings
 from mirage_core.cluster_model import StoreIncarnation
 from mirage_core.errors import (
@@ -33,6 +34,19 @@ _REFUSALS = {
     "MISCONF": "it cannot save to its disk: see its log",
     "NOREPLICAS": "too few replicas are connected (min-replicas-to-write)",
 }
+
+
+async def _cancellable(action: Callable[[], Awaitable[T]]) -> T:
+    """``asyncio.wait_for`` of Python 3.11, with which redis-py sends, drops a cancellation that
+    meets the end of what it waits for; a task that was cancelled must not go on all the same."""
+    task = asyncio.current_task()
+    assert task is not None
+    before = task.cancelling()
+    try:
+        return await action()
+    finally:
+        if task.cancelling() > before:
+            raise asyncio.CancelledError
 
 
 class Caller:
@@ -126,23 +140,23 @@ class Caller:
 
     async def guard(self, action: Callable[[], Awaitable[T]], *, attempts: int = 1) -> T:
         """What ``action`` returns, its errors told as MIRAGE's."""
-        where = self.settings.where
-        for left in reversed(range(attempts)):
+        while True:
+            attempts -= 1
             try:
-                return await action()
+                return await _cancellable(action)
             except (redis_errors.RedisError, OSError) as error:
                 translated = self._translate(error)
-                if not left or not isinstance(translated, StoreUnreachableError):
+                if not attempts or not isinstance(translated, StoreUnreachableError):
                     raise translated from error
-        raise AssertionError(where)
 
     def _translate(self, error: Exception) -> StoreError:
         where, text = self.settings.where, str(error)
         user = self.settings.username or "default"
-        if isinstance(error, redis_errors.NoPermissionError) or "NOPERM" in text:
+        # In a script Redis 6.2 says it in words.
+        if "NOPERM" in text or "user executing the script can't" in text:
             return StoreAuthError(
-                f"{where} denies user {user!r} a command or key: {text}; allow it"
-                f" ~{{mirage:{self.settings.cluster}}}:* and the commands in the README"
+                f"{where} denies user {user!r} a command or key. What it needs: ACL SETUSER {user}"
+                f" {acl_rules(self.settings.cluster)}"
             )
         if isinstance(error, redis_errors.AuthenticationError) or any(
             word in text for word in ("NOAUTH", "WRONGPASS", "AUTH <password> called")

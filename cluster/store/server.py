@@ -9,23 +9,22 @@ server is still about to end.
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import fcntl
 import importlib.util
 import logging
 import os
 import shutil
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from cluster.processes import end_with
 from mirage_core.errors import ConfigError, StoreError
 
 _log = logging.getLogger("mirage.store")
 
-_PR_SET_PDEATHSIG = 1
 _SOCKET_PATH_BYTES = 107
 EMPTY = '""'
 _READY_S = 30.0
@@ -116,7 +115,7 @@ class RedisProcess:
                     pass_fds=(lock,),
                     # Ctrl-C is for the owner, who then ends the server when it needs it no more.
                     start_new_session=True,
-                    preexec_fn=_end_with(os.getpid()),
+                    preexec_fn=end_with(os.getpid()),
                 )
         finally:
             os.close(lock)  # the server keeps its own
@@ -229,15 +228,3 @@ def embedded_redis(state_folder: Path) -> tuple[RedisProcess, str]:
             " a shorter state folder"
         )
     return RedisProcess(folder, {**_EMBEDDED, "unixsocket": str(socket)}), f"unix://{socket}"
-
-
-def _end_with(owner: int) -> Callable[[], None]:
-    """For the child, before it becomes the server: end when the owner ends, however it ends."""
-    libc = ctypes.CDLL(None, use_errno=True)
-
-    def prepare() -> None:
-        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
-        if os.getppid() != owner:  # it ended before the line above
-            os._exit(1)
-
-    return prepare

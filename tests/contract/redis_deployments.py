@@ -163,13 +163,12 @@ async def tls_with_acl(folder: Path, clusters: str) -> AsyncIterator[StoreSettin
 
 @dataclass(frozen=True, slots=True)
 class Replicated:
-    """A master, its replica, and one Sentinel that watches them."""
+    """A master, its replica, the link between the two, and one Sentinel that watches them."""
 
     settings: StoreSettings
     master: RedisProcess
     replica: RedisProcess
-    master_port: int
-    replica_port: int
+    link: ReplyDroppingProxy
 
 
 @asynccontextmanager
@@ -178,9 +177,6 @@ async def replicated(folder: Path) -> AsyncIterator[Replicated]:
     master_port, replica_port, sentinel_port = free_port(), free_port(), free_port()
     quick = {"repl_diskless_sync": "yes", "repl_diskless_sync_delay": "0"}
     master = tcp_server(folder / "master", master_port, **quick)
-    replica = tcp_server(
-        folder / "replica", replica_port, replicaof=f"127.0.0.1 {master_port}", **quick
-    )
     sentinel = RedisProcess(
         folder / "sentinel",
         {
@@ -194,6 +190,10 @@ async def replicated(folder: Path) -> AsyncIterator[Replicated]:
     )
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(master)
+        link = await stack.enter_async_context(ReplyDroppingProxy(("127.0.0.1", master_port)))
+        replica = tcp_server(
+            folder / "replica", replica_port, replicaof=f"127.0.0.1 {link.port}", **quick
+        )
         await stack.enter_async_context(replica)
         async with Redis(port=master_port) as client:
             await client.set("replicated", "1")
@@ -207,6 +207,5 @@ async def replicated(folder: Path) -> AsyncIterator[Replicated]:
             StoreSettings(sentinels=(f"127.0.0.1:{sentinel_port}",), wait_replicas=1, wait_s=5.0),
             master,
             replica,
-            master_port,
-            replica_port,
+            link,
         )

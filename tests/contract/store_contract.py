@@ -187,6 +187,17 @@ class StoreContract:
         assert await store.recall(request(1)) is None
         assert (await store.commit([Put("model", "a", b"", ABSENT)], request(1))).revision == 1
 
+    async def test_forgotten_request_is_a_new_one_which_its_expected_revision_still_guards(
+        self, open_store: OpenStore
+    ) -> None:
+        store = await open_store(answers_kept_s=0.05)
+        create = [Put("model", "a", b"1", ABSENT)]
+        await store.commit(create, request(1))
+        while await store.recall(request(1)) is not None:
+            pass
+        with pytest.raises(StaleRevisionError):
+            await store.commit(create, request(1))
+
     # ---- pages
 
     async def test_pages_hold_each_name_once_in_the_order_of_bytes(

@@ -7,11 +7,11 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 
 import pytest
-from redis_deployments import embedded, replicated, tls_with_acl
-from store_contract import OpenStore, StoreContract
 
 from cluster.store.redis_store import RedisStore
 from cluster.store.settings import StoreSettings
+from tests.contract.redis_deployments import embedded, replicated, tls_with_acl
+from tests.contract.store_contract import OpenStore, StoreContract
 
 
 @pytest.fixture(scope="module")
