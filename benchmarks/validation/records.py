@@ -117,8 +117,11 @@ def _parse(shape: type[Shape], path: Path, number: int, line: str) -> Shape:
 
 
 def repeats(records: Sequence[Record]) -> list[list[Record]]:
-    """Runs grouped by their conditions."""
+    """Runs grouped by their conditions and their requests (a load follows what was measured)."""
     groups: dict[tuple[object, ...], list[Record]] = {}
     for record in records:
-        groups.setdefault(record.head.conditions, []).append(record)
+        asked = tuple(
+            (r.model, r.arrival_s, r.prompt_tokens, r.output_tokens) for r in record.requests
+        )
+        groups.setdefault((record.head.conditions, asked), []).append(record)
     return list(groups.values())

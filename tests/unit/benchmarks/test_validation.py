@@ -49,11 +49,11 @@ def head(**changes: object) -> Head:
 STEP_S, DECODE_S, CONTEXT_S, PREFILL_S, TOKEN_S, HTTP_S = 0.02, 0.002, 5e-6, 0.004, 1e-4, 0.01
 
 
-def served(slower: float = 1.0) -> tuple[Served, ...]:
+def served() -> tuple[Served, ...]:
     """Batches of 1 to 4 requests, one batch after another; a request comes just before each of a
     batch's first steps.
 
-    Times follow the formula that a calibration is to find, times ``slower``.
+    Times follow the formula that a calibration is to find.
     """
     requests: list[Served] = []
     begin_s = 0.0
@@ -69,7 +69,7 @@ def served(slower: float = 1.0) -> tuple[Served, ...]:
             context = sum(prompts[i] + len(times[i]) for i in running)
             took_s = STEP_S + DECODE_S * len(running) + CONTEXT_S * context
             took_s += sum(PREFILL_S + TOKEN_S * prompts[i] for i in new)
-            now_s += slower * took_s
+            now_s += took_s
             running += new
             for i in running:
                 times[i].append(now_s + HTTP_S / 2)
@@ -86,6 +86,21 @@ def served(slower: float = 1.0) -> tuple[Served, ...]:
         ]
         begin_s = now_s + 1.0
     return tuple(requests)
+
+
+def slowed(factor: float) -> tuple[Served, ...]:
+    """The same requests, their tokens later by ``factor``."""
+    return tuple(
+        each.model_copy(
+            update={
+                "token_times_s": tuple(
+                    each.arrival_s + factor * (time_s - each.arrival_s)
+                    for time_s in each.token_times_s
+                )
+            }
+        )
+        for each in served()
+    )
 
 
 def test_a_calibration_finds_the_step_times_that_made_the_tokens() -> None:
@@ -123,10 +138,10 @@ def test_predictions_meet_runs_that_follow_the_calibrated_times() -> None:
 def test_errors_are_those_of_the_repeats_mean_and_the_floor_is_their_spread() -> None:
     records = [Record(head(), served())]
     slower = (0.9, 1.0, 1.0, 1.0, 1.1)
-    records += [Record(head(load=2.0, repeat=n), served(s)) for n, s in enumerate(slower)]
+    records += [Record(head(load=2.0, repeat=n), slowed(s)) for n, s in enumerate(slower)]
     floor = validate(records)["metrics"]["tbt"]["noise_floor"]
     assert floor == pytest.approx(0.0, abs=1e-6)  # the median run is the mean
-    records += [Record(head(load=2.0, repeat=9), served(1.4))]
+    records += [Record(head(load=2.0, repeat=9), slowed(1.4))]
     assert validate(records)["metrics"]["tbt"]["noise_floor"] > 0.02
 
 
@@ -142,6 +157,11 @@ def test_what_was_not_run_is_null_with_a_reason() -> None:
     assert once["metrics"]["tbt"]["noise_floor"] is None
     assert "5 times" in once["metrics"]["tbt"]["why"]
     json.dumps(once)
+
+
+def test_runs_of_other_requests_are_no_repeats() -> None:
+    one, other = Record(head(), served()), Record(head(repeat=1), served()[1:])
+    assert [len(group) for group in repeats([one, other])] == [1, 1]
 
 
 def test_runs_that_differ_in_more_than_the_repeat_are_apart() -> None:
