@@ -28,6 +28,7 @@ from mirage_core.cluster_model import (
     Event,
     Explanation,
     LeaderWelcome,
+    agreed_version,
 )
 from mirage_core.control import reconciler_events as events
 from mirage_core.errors import ProtocolError
@@ -42,7 +43,6 @@ _log = logging.getLogger("mirage.sessions")
 
 MISSED_HEARTBEATS = 3
 HELLO_PATIENCE_S = 10.0
-OLDEST_PROTOCOL_VERSION = max(1, AGENT_PROTOCOL_VERSION - 1)
 _OUTBOX_MESSAGES = 4096
 _TICKS_A_HEARTBEAT = 4
 _RATE_WINDOW_S = 10.0
@@ -359,14 +359,14 @@ def _decode_hello(message: pb.AgentHello) -> AgentHello:
         hello = agent_codec.decode_hello(message)
     except ProtocolError as error:
         raise as_api_error(error) from error
-    if hello.protocol_version < OLDEST_PROTOCOL_VERSION:
+    if agreed_version(hello.protocol_version) is None:
         raise ApiError(
             Code.FAILED_PRECONDITION,
             common.ERROR_REASON_INCOMPATIBLE_VERSION,
-            f"the agent speaks protocol {hello.protocol_version}, this controller"
-            f" {OLDEST_PROTOCOL_VERSION} to {AGENT_PROTOCOL_VERSION}",
-            fields=(Violation("hello.protocol_version", "is too old"),),
-            advice="upgrade the agent; versions N and N-1 work together",
+            f"the agent speaks protocol {hello.protocol_version},"
+            f" this controller {AGENT_PROTOCOL_VERSION}",
+            fields=(Violation("hello.protocol_version", "is not N or N-1"),),
+            advice="upgrade the older side; versions N and N-1 work together",
         )
     return hello
 

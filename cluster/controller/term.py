@@ -46,6 +46,7 @@ from mirage_core.cluster_model import (
     Explanation,
     LeaderWelcome,
     Severity,
+    agreed_version,
 )
 from mirage_core.control import reconciler_events as ev
 from mirage_core.control.reconciler import Reconciler, ReconcilerSettings
@@ -221,7 +222,7 @@ class Term:
             self._settings.leader_address,
             self._settings.heartbeat_s,
             self._settings.report_interval_s,
-            min(hello.protocol_version, AGENT_PROTOCOL_VERSION),
+            agreed_version(hello.protocol_version) or AGENT_PROTOCOL_VERSION,
             self._lineage.retired,
         )
 
