@@ -57,6 +57,8 @@ class Caller:
         self.keys = keys
         self.settings = settings
         self.seen = Position(StoreIncarnation(""), 0)
+        # First come, first served; redis-py's own blocking pool lets late callers overtake.
+        self._turns = asyncio.Semaphore(settings.connections)
         self._scripts: dict[str, Script] = {}
 
     def see(self, revision: int) -> None:
@@ -139,7 +141,14 @@ class Caller:
         return await self._evaluate(script, command, replicas)
 
     async def guard(self, action: Callable[[], Awaitable[T]], *, attempts: int = 1) -> T:
-        """What ``action`` returns, its errors told as MIRAGE's."""
+        """What ``action`` returns, when it is its turn, its errors told as MIRAGE's."""
+        async with self._turns:
+            return await self.guard_out_of_turn(action, attempts=attempts)
+
+    async def guard_out_of_turn(
+        self, action: Callable[[], Awaitable[T]], *, attempts: int = 1
+    ) -> T:
+        """The same without waiting for a turn: for calls that wait on the server's side."""
         while True:
             attempts -= 1
             try:

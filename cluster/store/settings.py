@@ -12,7 +12,7 @@ from typing import Any, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
-from redis.asyncio import BlockingConnectionPool, Redis, Sentinel, SSLConnection
+from redis.asyncio import ConnectionPool, Redis, Sentinel, SSLConnection
 from redis.asyncio.connection import parse_url
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
@@ -36,7 +36,7 @@ class StoreSettings(BaseModel):
     certificate, key of this client, if the server wants one
     wait_replicas    replicas that must confirm a write before it is reported
     timeout_s        without an answer, after which the server counts as unreachable
-    connections      at most; more calls at once wait their turn
+    connections      for calls; more calls at once wait their turn (each watch has its own)
     answers_kept_s   answers of requests are kept, so that retries get them
     changes_kept     in the stream that watches read; a watch that falls behind starts anew
     events_kept      in the event stream
@@ -60,7 +60,7 @@ class StoreSettings(BaseModel):
     wait_replicas: int = Field(default=0, ge=0, le=16)
     wait_s: float = Field(default=1.0, gt=0)
     timeout_s: float = Field(default=3.0, gt=0)
-    connections: int = Field(default=32, ge=2)
+    connections: int = Field(default=64, ge=1)
     answers_kept_s: float = Field(default=24 * 3600.0, gt=0)
     changes_kept: int = Field(default=10_000, ge=1)
     events_kept: int = Field(default=10_000, ge=1)
@@ -154,19 +154,14 @@ def connect(settings: StoreSettings) -> Redis:
             **server,
             **({"ssl": True} | _tls(settings) if settings.tls else {}),
         )
-        client: Redis = sentinel.master_for(
-            settings.sentinel_service, max_connections=settings.connections
-        )
+        client: Redis = sentinel.master_for(settings.sentinel_service)
         return client
     address: dict[str, Any] = dict(parse_url(settings.url))
     if address.get("connection_class") is SSLConnection:
         address |= _tls(settings)
     if not address.get("path"):
         address.setdefault("host", "localhost")
-    pool: BlockingConnectionPool = BlockingConnectionPool(
-        max_connections=settings.connections, timeout=settings.timeout_s, **address, **server
-    )
-    return Redis.from_pool(pool)
+    return Redis.from_pool(ConnectionPool(**address, **server))
 
 
 def _credentials(username: str, file: Path | None) -> dict[str, Any]:

@@ -117,7 +117,7 @@ class Streams:
         """Entries after ``after``, or none when none came for a while."""
 
         block_ms = int(min(_BLOCK_S, self._caller.settings.timeout_s / 2) * 1000)
-        found: Any = await self._caller.guard(
+        found: Any = await self._caller.guard_out_of_turn(
             lambda: self._caller.client.xread({key: f"{after}-0"}, count=_BATCH, block=block_ms),
             attempts=2,
         )
