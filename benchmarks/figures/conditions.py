@@ -22,8 +22,10 @@ from mirage_core.policy.settings import DEFAULT_REVERSION, Policy
 from mirage_core.policy.which_model import DonorOrder
 
 GPU = "GH200-96"
-REQUESTS = 400
-"""of a run, all models together; the trace is compressed in time to its rate, which keeps its CV"""
+REQUESTS = {"ShareGPT": 600, "Alpaca": 2000, "long": 400, "short": 400}
+"""Of a run, all models together, by the first model's lengths: some ten times what the pools hold
+at once, so that a run can be overloaded.  The trace is compressed in time to its rate, which keeps
+its CV."""
 LONGEST_TOKENS = 2048
 """OPT's; longer requests are cut"""
 LOADS = (0.5, 0.9, 1.3)
@@ -110,8 +112,13 @@ class Case:
     prompt_share: float = 0.5
     parts: int = 1
     gpu: str = GPU
-    requests: int = REQUESTS
+    requests: int | None = None
     seed: int = 1
+
+    @property
+    def count(self) -> int:
+        """Requests of the run."""
+        return self.requests or REQUESTS[self.tenants[0].lengths]
 
     @property
     def saturating(self) -> Case:

@@ -13,7 +13,7 @@ import numpy as np
 
 from benchmarks.figures import conditions as on
 from benchmarks.figures.comparisons import Metric
-from benchmarks.figures.conditions import ArmChoice, Case, Tenant
+from benchmarks.figures.conditions import Case, Tenant
 from mirage_core.policy.settings import Policy
 from mirage_core.simulator.arms.elastic import ElasticArm
 from mirage_core.simulator.arms.kv_swap import KvSwapArm
@@ -46,6 +46,8 @@ from mirage_core.sizing.hardware import Hardware, find_hardware
 GIB_PER_GB = 1.073741824
 BATCHED_TOKENS = 2048
 """vLLM 0.7.3's max_num_batched_tokens for these models."""
+WHOLE_POOL = 0.95
+"""All of a pool, less what rounding weights up to whole pages takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,14 +124,22 @@ def config_of(case: Case) -> RunConfig:
         models=tuple(tenant.model for tenant in case.tenants),
         devices=devices,
         links=(link_spec("link", hardware),),
-        arm=arm_of(case.arm, case.parts),
+        arm=arm_of(case),
         seed=case.seed,
     )
 
 
-def arm_of(choice: ArmChoice, parts: int) -> Arm:
+def arm_of(case: Case) -> Arm:
+    """The arm that the case names."""
+    choice = case.arm
     if choice.kind == "mirage":
-        return MirageArm(policy=choice.policy or Policy(), parts_per_unit=parts)
+        # Who has a device alone shares its pool with nobody, and keeps it from the start.
+        alone = len(case.tenants) == 1 or case.sharing == "mig"
+        return MirageArm(
+            policy=choice.policy or Policy(),
+            parts_per_unit=case.parts,
+            least_pool_share=WHOLE_POOL if alone else MirageArm().least_pool_share,
+        )
     arms: dict[str, Callable[[], Arm]] = {
         "static": StaticArm,
         "elastic": ElasticArm,
@@ -175,7 +185,7 @@ def requests_of(case: Case, longest: Sequence[int], rate_per_s: float) -> Reques
     streams = []
     for index, tenant in enumerate(case.tenants):
         share = tenant.weight / weights
-        count = max(1, round(case.requests * share))
+        count = max(1, round(case.count * share))
         lengths, seed = _lengths(tenant.lengths, case.prompt_share), 100 * case.seed + index
         if math.isinf(rate_per_s):
             trace = Trace(np.zeros(count), *draw_lengths(lengths, count, longest[index], seed))

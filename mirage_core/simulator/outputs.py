@@ -119,7 +119,7 @@ def table(named: dict[str, Figures], title: str) -> Table:
     made = Table(title=title, box=SIMPLE_HEAD, title_justify="left", pad_edge=False)
     made.collapse_padding = True
     made.add_column("", no_wrap=True)
-    heads = ("requests", "done", "tok/s", "TTFT p50 s", "TTFT p99 s", "TBT p50 ms", "TBT p99 ms")
+    heads = ("sent", "done", "tok/s", "TTFT p50 s", "TTFT p99 s", "TBT p50 ms", "TBT p99 ms")
     for head in (*heads, "pre- empt."):
         made.add_column(head, justify="right")
     for name, f in named.items():
