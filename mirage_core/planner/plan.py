@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
@@ -92,12 +93,20 @@ class GpuPlan:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """``to_json`` is the machine's form of it: bytes, seconds, tokens."""
+    """``to_json`` is the machine's form: bytes, seconds, tokens; null where there is no figure."""
 
     gpus: tuple[GpuPlan, ...]
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        return asdict(self, dict_factory=_without_nan)
+
+
+def _without_nan(items: list[tuple[str, Any]]) -> dict[str, Any]:
+    """JSON has no number for "nothing came to take a percentile of"."""
+    return {
+        name: None if isinstance(value, float) and math.isnan(value) else value
+        for name, value in items
+    }
 
 
 def make_plan(question: Question, told: Callable[[str], None] = lambda doing: None) -> Plan:

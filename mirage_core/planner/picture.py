@@ -1,0 +1,87 @@
+"""The memory map of a plan as a PNG: what each GPU holds, statically and with remapping."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mirage_core.errors import ConfigError
+from mirage_core.planner.plan import GpuPlan, Plan
+from mirage_core.sizing.hardware import GIGA
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+STATIC, MOVABLE, POOL, LENT = "#4c566a", "#5e81ac", "#a3be8c", "#ebcb8b"
+LABELS = {
+    STATIC: "weights that never move",
+    MOVABLE: "weights that can move",
+    LENT: "of these, lent while idle",
+    POOL: "KV pool of a static split",
+}
+
+
+def draw_map(plan: Plan, path: Path) -> None:
+    """Write the picture; ConfigError if matplotlib is missing or the path cannot be written."""
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+        from matplotlib.patches import Patch
+    except ImportError:
+        raise ConfigError("--map needs matplotlib: pip install matplotlib") from None
+    rows = sum(max(1, len(gpu.models)) for gpu in plan.gpus)
+    figure = Figure(figsize=(9.0, 1.6 + 0.9 * len(plan.gpus) + 0.45 * rows), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots(
+        len(plan.gpus),
+        squeeze=False,
+        height_ratios=[1.0 + len(gpu.models) for gpu in plan.gpus],
+    )
+    for gpu, axis in zip(plan.gpus, axes[:, 0], strict=True):
+        _draw_gpu(gpu, axis)
+    figure.legend(
+        handles=[Patch(color=colour, label=label) for colour, label in LABELS.items()],
+        loc="outside lower center",
+        ncols=2,
+        frameon=False,
+    )
+    figure.suptitle("Memory of each GPU; lending at the low end of its range (not calibrated)")
+    try:
+        figure.savefig(path, dpi=150)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"cannot write {path}: {error}") from None
+
+
+def _draw_gpu(gpu: GpuPlan, axis: Axes) -> None:
+    """One row a model, each where the one before ends, and all on the GPU's own length."""
+    start = 0.0
+    for row, model in enumerate(gpu.models):
+        lent = model.idle_bytes.low
+        parts = (
+            (model.static_bytes, STATIC),
+            (model.movable_bytes - lent, MOVABLE),
+            (lent, LENT),
+            (model.pool_bytes, POOL),
+        )
+        left = start
+        for size_bytes, colour in parts:
+            axis.barh(row, size_bytes / GIGA, left=left / GIGA, color=colour, height=0.7)
+            left += size_bytes
+        idle, static = model.tokens_others_idle, model.static_tokens
+        axis.annotate(
+            f"{static:,} tokens static, {idle.low:,.0f} with others idle",
+            (start / GIGA if start > gpu.hbm_bytes / 2 else left / GIGA, row),
+            xytext=(-4 if start > gpu.hbm_bytes / 2 else 4, 0),
+            textcoords="offset points",
+            va="center",
+            ha="right" if start > gpu.hbm_bytes / 2 else "left",
+            fontsize=8,
+        )
+        start = left
+    axis.axvline(gpu.usable_bytes / GIGA, color="#bf616a", linestyle="--", linewidth=1)
+    axis.set_yticks(range(len(gpu.models)), [model.model for model in gpu.models])
+    axis.invert_yaxis()
+    axis.set_xlim(0, gpu.hbm_bytes / GIGA)
+    axis.set_xlabel("GB (dashed: what models may take)")
+    axis.set_title(f"{gpu.name}: {gpu.hardware}", loc="left", fontsize=10)
+    axis.spines[["top", "right"]].set_visible(False)
