@@ -12,6 +12,7 @@ import random
 from dataclasses import dataclass, replace
 from typing import Any
 
+import grpc
 import grpc.aio
 
 from mirage_core.cluster_model import (
@@ -31,8 +32,11 @@ from node_agent.uplink_settings import UplinkSettings, metadata, open_channel
 
 _log = logging.getLogger("mirage.uplink")
 
-GREETING_PATIENCE_S = 5.0
-"""Connecting and the leader's first word together."""
+CONNECT_PATIENCE_S = 3.0
+FIRST_PATIENCE_S = 3.0
+MAX_PATIENCE_S = 24.0
+"""For the leader's first word; longer after each failure, so that many agents that come at once do
+not all give up before their turn, and come again."""
 FIRST_BACKOFF_S = 0.1
 MAX_BACKOFF_S = 1.0
 """Low, because all agents must have found a new leader in five seconds."""
@@ -54,6 +58,25 @@ def backoff_s(failures: int, share: float) -> float:
     of it as ``share`` of 0 to 1 has it, so that agents do not come in step."""
     longest_s = min(FIRST_BACKOFF_S * 2.0 ** min(failures, 16), MAX_BACKOFF_S)
     return longest_s * (0.5 + 0.5 * share)
+
+
+async def _connect(channel: grpc.aio.Channel) -> bool:
+    """Whether the other side said anything within the patience; what it was a call will tell."""
+    said = (grpc.ChannelConnectivity.READY, grpc.ChannelConnectivity.TRANSIENT_FAILURE)
+    state = channel.get_state(try_to_connect=True)
+    try:
+        async with asyncio.timeout(CONNECT_PATIENCE_S):
+            while state not in said:
+                await channel.wait_for_state_change(state)
+                state = channel.get_state(try_to_connect=True)
+    except TimeoutError:
+        return False
+    return True
+
+
+def patience_s(failures: int) -> float:
+    """How long a leader's first word is waited for."""
+    return min(FIRST_PATIENCE_S * 2.0 ** min(failures, 16), MAX_PATIENCE_S)
 
 
 class Uplink:
@@ -78,12 +101,19 @@ class Uplink:
         self._rng = rng
         self._telling = Telling()
         self._session: Session | None = None
+        self._spare: tuple[str, grpc.aio.Channel] | None = None
         self.keeper = Keeper(device, store, hello.page_bytes)
         self.counters = UplinkCounters()
 
     async def run(self) -> None:
         """Serve until cancelled."""
         await self.keeper.restore()
+        try:
+            await self._serve_forever()
+        finally:
+            await self._close_spare()
+
+    async def _serve_forever(self) -> None:
         controllers = self._settings.controllers
         turn = self._rng.randrange(len(controllers))
         redirect = ""
@@ -91,7 +121,7 @@ class Uplink:
         while True:
             address = redirect or controllers[turn % len(controllers)]
             sessions = self.counters.sessions
-            end = await self._serve(address)
+            end = await self._serve(address, patience_s(failures))
             _log.info("uplink to %s ended: %s", address, end.reason)
             failures = 0 if self.counters.sessions > sessions else failures + 1
             if end.leader and self._may_follow(end.leader, redirects):
@@ -116,25 +146,55 @@ class Uplink:
     def _may_follow(self, leader: str, redirects: int) -> bool:
         return redirects < MAX_REDIRECTS and self._settings.may_dial(leader)
 
-    async def _serve(self, address: str) -> SessionEnd:
-        """One connection, from dial to end; it never raises but when cancelled."""
-        self.counters.dials += 1
+    async def _serve(self, address: str, greeting_s: float) -> SessionEnd:
+        """One session, from dial to end; it never raises but when cancelled."""
         try:
-            channel = open_channel(self._settings, address)
+            channel = self._dial(address)
         except ConfigError as error:
             return SessionEnd(str(error))
+        end = None
+        try:
+            end = await self._talk(channel, greeting_s)
+            return end
+        finally:
+            if end is not None and end.leader is not None:
+                # Agents wait for an election here: to ask again must not cost a handshake.
+                await self._close_spare()
+                self._spare = (address, channel)
+            else:
+                await channel.close()
+
+    def _dial(self, address: str) -> grpc.aio.Channel:
+        """ConfigError if a certificate cannot be read."""
+        if self._spare is not None and self._spare[0] == address:
+            channel = self._spare[1]
+            self._spare = None
+            return channel
+        self.counters.dials += 1
+        return open_channel(self._settings, address)
+
+    async def _close_spare(self) -> None:
+        if self._spare is not None:
+            channel = self._spare[1]
+            self._spare = None
+            await channel.close()
+
+    async def _talk(self, channel: grpc.aio.Channel, greeting_s: float) -> SessionEnd:
         try:
             headers = metadata(self._settings)
+            if not await _connect(channel):
+                return SessionEnd(f"not reached within {CONNECT_PATIENCE_S:g} s")
             call = agent_pb2_grpc.AgentServiceStub(channel).Session(metadata=headers)
             try:
-                greeting = await asyncio.wait_for(self._greet(call), GREETING_PATIENCE_S)
+                greeting = await asyncio.wait_for(self._greet(call), greeting_s)
                 if isinstance(greeting, SessionEnd):
                     return greeting
+                await self._close_spare()
                 return await self._converse(call, greeting)
             finally:
                 call.cancel()
         except TimeoutError:
-            return SessionEnd(f"no greeting within {GREETING_PATIENCE_S:g} s")
+            return SessionEnd(f"no greeting within {greeting_s:g} s")
         except ConfigError as error:
             return SessionEnd(str(error))
         except ProtocolError as error:
@@ -143,8 +203,6 @@ class Uplink:
             return SessionEnd(f"directives cannot be kept, so none is obeyed: {error.strerror}")
         except grpc.aio.AioRpcError as error:
             return SessionEnd(f"{error.code().name}: {error.details()}")
-        finally:
-            await channel.close()
 
     async def _greet(self, call: Any) -> LeaderWelcome | SessionEnd:
         held = self.keeper.held

@@ -41,12 +41,13 @@ TELLINGS_A_REPORT = 32
 class SessionEnd:
     """Why a session ended, and where to go next.
 
-    leader    whom the other side named as leader
+    leader    whom a controller that does not lead named as leader, empty if it knows none; None:
+              no such controller was reached
     rejected  the leader will not have this agent as it is
     """
 
     reason: str
-    leader: str = ""
+    leader: str | None = None
     rejected: bool = False
 
 
@@ -140,7 +141,8 @@ class Session:
     async def _keep_time(self) -> SessionEnd:
         welcome = self._welcome
         now_s = self._clock.monotonic_s()
-        beat_s = now_s + welcome.heartbeat_s
+        # In step with each other where the intervals are equal: one waking serves both.
+        beat_s = now_s + welcome.heartbeat_s * self._phase
         report_s = now_s + welcome.report_interval_s * self._phase
         while True:
             await asyncio.sleep(min(beat_s, report_s) - now_s)

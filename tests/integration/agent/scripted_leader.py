@@ -84,17 +84,20 @@ class ScriptedLeader(agent_pb2_grpc.AgentServiceServicer):
         self.version = 1
         self.heartbeat_s = 0.2
         self.beats = True
-        self.redirect = ""
+        self.redirect: str | None = None
+        """not the leader, but this one is; empty: there is none"""
         self.reject: agent_pb2.AgentRejected | None = None
         self.address = ""
         self.met: asyncio.Queue[Conversation] = asyncio.Queue()
         self.greeted = 0
+        self.peers: set[str] = set()
 
     async def Session(self, requests: Any, context: Any) -> None:
         self.greeted += 1
+        self.peers.add(context.peer())
         first = await anext(aiter(requests))
         hello = agent_codec.decode_hello(first.hello)
-        if self.redirect:
+        if self.redirect is not None:
             not_leader = agent_pb2.NotLeader(leader_address=self.redirect)
             await context.write(agent_pb2.SessionResponse(not_leader=not_leader))
             return

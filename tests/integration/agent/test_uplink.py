@@ -173,6 +173,22 @@ def test_silent_leader_is_left_and_the_standby_leads_to_the_next():
     asyncio.run(check())
 
 
+def test_agents_that_wait_for_an_election_ask_again_on_one_connection():
+    async def check():
+        async with serving(ScriptedLeader()) as leader:
+            leader.redirect = ""
+            async with uplink_to(leader) as (uplink, _):
+                while leader.greeted < 4:
+                    await asyncio.sleep(0.01)
+                assert uplink.counters.sessions == 0
+                leader.redirect = None
+                talk = await leader.meet()
+                await talk.until(is_snapshot)
+                assert uplink.counters.dials == len(leader.peers) == 1
+
+    asyncio.run(check())
+
+
 def test_store_that_lost_its_history_is_obeyed_once_it_declares_so():
     async def check():
         new = StoreIncarnation("store-2")

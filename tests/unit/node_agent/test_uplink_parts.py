@@ -7,7 +7,7 @@ from pydantic import ValidationError
 
 from mirage_core.cluster_model import DeviceObservation, EngineObservation, ObservationDelta
 from mirage_core.model import EngineId, ModelName
-from node_agent.uplink import MAX_BACKOFF_S, backoff_s
+from node_agent.uplink import MAX_BACKOFF_S, MAX_PATIENCE_S, backoff_s, patience_s
 from node_agent.uplink_outbox import Outbox
 from node_agent.uplink_reports import DeviceReport, Reporter
 from node_agent.uplink_settings import UplinkSettings
@@ -50,6 +50,7 @@ def test_waits_grow_to_a_bound_and_differ_between_agents():
     assert waits[-1] == MAX_BACKOFF_S
     assert backoff_s(3, 0.0) < backoff_s(3, 0.7) < backoff_s(3, 1.0)
     assert backoff_s(10**9, 0.0) > 0
+    assert [patience_s(failures) for failures in (0, 1, 10**9)] == [3.0, 6.0, MAX_PATIENCE_S]
 
 
 def test_plain_text_stays_on_this_machine_unless_allowed():
