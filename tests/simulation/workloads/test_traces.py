@@ -8,7 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mirage_core.errors import ConfigError
-from mirage_core.simulator.workloads.files import TraceError, read_azure_trace, read_lengths
+from mirage_core.simulator.workloads.files import (
+    TraceError,
+    read_azure_gaps,
+    read_azure_trace,
+    read_lengths,
+)
 from mirage_core.simulator.workloads.quantiles import ALPACA, AZURE_CODE, SHAREGPT
 from mirage_core.simulator.workloads.streams import Agent, Stream, chain, merge
 from mirage_core.simulator.workloads.trace import Scaling, Trace, generate, scale
@@ -51,6 +56,71 @@ def test_a_bad_row_is_refused_by_file_and_line(tmp_path: Path, row: str, complai
     with pytest.raises(TraceError, match=complaint) as error:
         read_azure_trace(path)
     assert str(error.value).startswith(f"{path}:6: ")
+
+
+def test_gaps_keep_the_trace_s_order_and_wrap_round_from_a_seeded_place(tmp_path: Path) -> None:
+    trace = read_azure_gaps(written(tmp_path, AZURE))
+    assert trace.gaps_s == pytest.approx((0.052, 0.0, 60.0), abs=1e-6)
+    drawn = trace.sample(7, np.random.default_rng(0)).tolist()
+    assert drawn == trace.sample(7, np.random.default_rng(0)).tolist()
+    assert sorted(drawn[:3]) == sorted(trace.gaps_s)
+    assert drawn[3:6] == drawn[:3]
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("", "no column TIMESTAMP"),
+        ("\n".join(AZURE.splitlines()[:2]), "two arrivals"),
+    ],
+)
+def test_a_trace_without_gaps_is_refused(tmp_path: Path, text: str, complaint: str) -> None:
+    with pytest.raises(TraceError, match=complaint):
+        read_azure_gaps(written(tmp_path, text))
+
+
+def test_a_missing_or_binary_file_is_refused_by_path(tmp_path: Path) -> None:
+    with pytest.raises(TraceError, match=r"absent\.csv: cannot be read"):
+        read_lengths(tmp_path / "absent.csv")
+    binary = tmp_path / "binary.csv"
+    binary.write_bytes(b"\xff\xfe\x00\x80")
+    with pytest.raises(TraceError, match=r"binary\.csv: cannot be read"):
+        read_lengths(binary)
+
+
+def test_lengths_pass_vllm_s_filter(tmp_path: Path) -> None:
+    text = """first_role,opt_in,opt_out,llama2_in,llama2_out
+human,35,260,42,285
+gpt,35,260,42,285
+human,3,260,3,285
+human,35,3,42,3
+human,1025,10,1200,12
+human,1000,1049,1000,1049
+human,1000,1048,1000,1049"""
+    assert read_lengths(written(tmp_path, text)).pairs == ((35, 260), (1000, 1048))
+
+
+@pytest.mark.parametrize(
+    "header", ["opt_in,opt_out", "num_prefill_tokens,num_decode_tokens", "input_toks,output_toks"]
+)
+def test_lengths_are_drawn_in_pairs_from_every_known_table(tmp_path: Path, header: str) -> None:
+    table = read_lengths(written(tmp_path, f"{header}\n10,20\n30,40\n"))
+    prompts, outputs = table.sample(100, np.random.default_rng(0))
+    pairs = set(zip(prompts.tolist(), outputs.tolist(), strict=True))
+    assert pairs == {(10.0, 20.0), (30.0, 40.0)}
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("a,b\n1,2\n", ":1: no known pair"),
+        ("opt_in,opt_out\n10,20\n10,-1\n", ":3: opt_out must be"),
+        ("opt_in,opt_out\n1,1\n", "no row is within"),
+    ],
+)
+def test_useless_lengths_are_refused(tmp_path: Path, text: str, complaint: str) -> None:
+    with pytest.raises(TraceError, match=complaint):
+        read_lengths(written(tmp_path, text))
 
 
 def test_missing_columns_are_named(tmp_path: Path) -> None:
