@@ -13,6 +13,8 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 # and keep to the log level that makes a failure readable.
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["VLLM_LOGGING_LEVEL"] = "WARNING"
+# Its handlers run in children that are about to become another program, and can break them.
+os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
 os.environ["PYTHONPATH"] = os.pathsep.join(
     part for part in (str(REPOSITORY), os.environ.get("PYTHONPATH", "")) if part
 )

@@ -25,8 +25,6 @@ def _model_faults(wish: ModelWish, path: str) -> Iterator[Violation]:
     if wish.floor_bytes is not None and wish.floor_bytes > wish.spec.weights_bytes:
         yield Violation(f"{path}.floor_bytes", "must not exceed spec.weights_bytes")
     devices, size = wish.placement.devices, wish.spec.devices_per_replica
-    if len(set(devices)) != len(devices):
-        yield Violation(f"{path}.placement.devices", "names a device twice")
     if devices and len(devices) % size:
         yield Violation(
             f"{path}.placement.devices",

@@ -43,7 +43,9 @@ class TinyAgent:
         self.welcomes: list[Any] = []
         self.rejections: list[pb.AgentRejected] = []
         self.last_status: grpc.StatusCode | None = None
+        self.leader = ""
         self.answers = True
+        self.silent = False
         self._outbox: asyncio.Queue[pb.SessionRequest] = asyncio.Queue()
         self._sequence = 0
 
@@ -82,12 +84,13 @@ class TinyAgent:
                 try:
                     async for response in call:
                         self._take(response)
+                except grpc.aio.AioRpcError as error:
+                    self.last_status = error.code()
+                    raise
                 finally:
                     writer.cancel()
             finally:
                 call.cancel()
-                with contextlib.suppress(asyncio.CancelledError):
-                    self.last_status = await call.code()
 
     def _hello(self) -> pb.AgentHello:
         message = agent_codec.encode_hello(self.hello)
@@ -104,7 +107,8 @@ class TinyAgent:
                     request = await self._outbox.get()
             except TimeoutError:
                 request = pb.SessionRequest(heartbeat=pb.Heartbeat())
-            await call.write(request)
+            if not self.silent:
+                await call.write(request)
 
     def _take(self, response: pb.SessionResponse) -> None:
         match response.WhichOneof("body"):
@@ -118,6 +122,8 @@ class TinyAgent:
                         self._obey(directive)
             case "directive":
                 self._obey(cluster_codec.decode_directive(response.directive))
+            case "not_leader":
+                self.leader = response.not_leader.leader_address
             case "rejected":
                 self.rejections.append(response.rejected)
 
