@@ -57,7 +57,8 @@ class Ledger:
 
     def owner(self, page: PageId) -> Holding | None:
         """Who owns the page; None if it is free."""
-        self._require_pages([page])
+        if not 0 <= page < len(self._owners):
+            raise OwnershipError(f"page {page} of a device of {self.pages}")
         return self._owners[page]
 
     def take(self, engine: EngineId, count: int, operation: OperationId) -> tuple[PageId, ...]:
@@ -93,8 +94,9 @@ class Ledger:
     def give_back(self, engine: EngineId, pages: Sequence[PageId]) -> None:
         """The engine has let go of pages that it held: they are free."""
         self._require_pages(pages)
+        owners, holding = self._owners, Holding(engine)
         for page in pages:
-            if self._owners[page] != Holding(engine):
+            if owners[page] != holding:
                 raise OwnershipError(
                     f"engine {engine} gives back page {page}, whose owner is {self._owners[page]}"
                 )
@@ -150,9 +152,10 @@ class Ledger:
     def _require_pages(self, pages: Sequence[PageId]) -> None:
         if len(set(pages)) < len(pages):
             raise OwnershipError("a page is named twice")
-        for page in pages:
-            if not 0 <= page < self.pages:
-                raise OwnershipError(f"page {page} of a device of {self.pages}")
+        if pages and not 0 <= min(pages) <= max(pages) < self.pages:
+            raise OwnershipError(
+                f"pages {min(pages)} to {max(pages)} are not all of a device of {self.pages}"
+            )
 
     def _end(self, operation: OperationId) -> tuple[EngineId, tuple[PageId, ...]]:
         try:

@@ -22,7 +22,7 @@ from mirage_core.policy.cost import StepCost, added_beyond, steady_step_s
 from mirage_core.simulator.step_time import Stretch
 from mirage_core.simulator.units import to_ps
 
-BUCKET = 1.02
+BUCKET = 1.05
 """Step times within this factor have one tangent."""
 _SLOPE_STEP = 1.0 / 1024
 _REACH = 0.7

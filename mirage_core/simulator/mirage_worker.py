@@ -19,7 +19,6 @@ from mirage_core.control.operations import (
     Release,
     UnmapGranules,
 )
-from mirage_core.memory.runs import PageRuns
 from mirage_core.model import RESIDENT, GranuleId, Holdings, PageId, RemapPlan, UnitId
 from mirage_core.policy.which_units import units_made_resident
 
@@ -74,8 +73,9 @@ class SimulatedWorker:
         self._granule_pages = granule_pages
         self._costs = costs
         self.plan: RemapPlan = RESIDENT
-        self._reserve = PageRuns(sorted(pages))
-        self._weights = PageRuns()
+        self._plan_pages = sum(unit_pages)
+        self._reserve = list(pages)
+        self._weights: list[PageId] = []
         self._granules: dict[GranuleId, tuple[PageId, ...]] = {}
         self._move_weights(static_pages + sum(unit_pages))
         self._map(tuple(GranuleId(granule) for granule in range(first_granules)))
@@ -88,7 +88,7 @@ class SimulatedWorker:
     def perform(self, operation: Operation) -> Performed:
         match operation:
             case Accept(pages):
-                self._reserve.add(sorted(pages))
+                self._reserve += pages
                 return Performed(Outcome(operation))
             case MapGranules(granules):
                 need = len(granules) * self._granule_pages
@@ -99,7 +99,7 @@ class SimulatedWorker:
                 return Performed(Outcome(operation), cost_s)
             case UnmapGranules(granules):
                 for granule in granules:
-                    self._reserve.add(sorted(self._granules.pop(granule)))
+                    self._reserve += self._granules.pop(granule)
                 unmapped = len(granules) * self._granule_pages
                 return Performed(Outcome(operation), unmapped * self._costs.unmap_page_s)
             case ApplyPlan(plan):
@@ -107,9 +107,7 @@ class SimulatedWorker:
             case Release(count):
                 if count > len(self._reserve):
                     return Performed(Outcome(operation, f"{count} pages wanted"))
-                pages = self._reserve.choose(count)
-                self._reserve.remove(pages)
-                return Performed(Outcome(operation, pages=pages))
+                return Performed(Outcome(operation, pages=_take(self._reserve, count)))
             case Inspect():
                 return Performed(Outcome(operation, holdings=self.holdings()))
 
@@ -122,17 +120,16 @@ class SimulatedWorker:
 
     def _map(self, granules: tuple[GranuleId, ...]) -> None:
         for granule in granules:
-            pages = self._reserve.choose(self._granule_pages)
-            self._reserve.remove(pages)
-            self._granules[granule] = pages
+            self._granules[granule] = _take(self._reserve, self._granule_pages)
 
     def _apply(self, operation: ApplyPlan, plan: RemapPlan) -> Performed:
         before = self.plan
-        more = plan.pages(self._unit_pages) - before.pages(self._unit_pages)
+        needed = plan.pages(self._unit_pages)
+        more = needed - self._plan_pages
         if more > len(self._reserve):
             return Performed(Outcome(operation, f"the plan needs {more} pages more"))
         self._move_weights(more)
-        self.plan = plan
+        self.plan, self._plan_pages = plan, needed
         # A cycled unit's span maps its slot's pages: whoever changes owner is mapped anew.
         changed = sum(self._unit_pages[unit] for unit in before.cycled ^ plan.cycled)
         cost_s = changed * (self._costs.map_page_s + self._costs.unmap_page_s)
@@ -146,6 +143,12 @@ class SimulatedWorker:
         source, target = self._reserve, self._weights
         if pages < 0:
             source, target = target, source
-        moved = source.choose(abs(pages))
-        source.remove(moved)
-        target.add(sorted(moved))
+        target += _take(source, abs(pages))
+
+
+def _take(source: list[PageId], count: int) -> tuple[PageId, ...]:
+    """The last pages that came, so that runs stay together."""
+    kept = len(source) - count
+    taken = tuple(source[kept:])
+    del source[kept:]
+    return taken
