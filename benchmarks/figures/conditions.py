@@ -22,8 +22,8 @@ from mirage_core.policy.settings import DEFAULT_REVERSION, Policy
 from mirage_core.policy.which_model import DonorOrder
 
 GPU = "GH200-96"
-REQUESTS = {"ShareGPT": 600, "Alpaca": 2000, "long": 400, "short": 400}
-"""Of a run, all models together, by the first model's lengths: some ten times what the pools hold
+REQUESTS = {"ShareGPT": 600, "Alpaca": 1000, "long": 400, "short": 400}
+"""Of a run, all models together, by the first model's lengths: several times what the pools hold
 at once, so that a run can be overloaded.  The trace is compressed in time to its rate, which keeps
 its CV."""
 LONGEST_TOKENS = 2048
