@@ -32,11 +32,10 @@ from node_agent.uplink_settings import UplinkSettings, metadata, open_channel
 
 _log = logging.getLogger("mirage.uplink")
 
-CONNECT_PATIENCE_S = 3.0
 FIRST_PATIENCE_S = 3.0
 MAX_PATIENCE_S = 24.0
-"""For the leader's first word; longer after each failure, so that many agents that come at once do
-not all give up before their turn, and come again."""
+"""For a connection, and again for the leader's first word; longer after each time in vain, so that
+many agents that come at once do not all give up before their turn, and come again."""
 FIRST_BACKOFF_S = 0.1
 MAX_BACKOFF_S = 1.0
 """Low, because all agents must have found a new leader in five seconds."""
@@ -60,12 +59,12 @@ def backoff_s(failures: int, share: float) -> float:
     return longest_s * (0.5 + 0.5 * share)
 
 
-async def _connect(channel: grpc.aio.Channel) -> bool:
+async def _connect(channel: grpc.aio.Channel, patience_s: float) -> bool:
     """Whether the other side said anything within the patience; what it was a call will tell."""
     said = (grpc.ChannelConnectivity.READY, grpc.ChannelConnectivity.TRANSIENT_FAILURE)
     state = channel.get_state(try_to_connect=True)
     try:
-        async with asyncio.timeout(CONNECT_PATIENCE_S):
+        async with asyncio.timeout(patience_s):
             while state not in said:
                 await channel.wait_for_state_change(state)
                 state = channel.get_state(try_to_connect=True)
@@ -74,9 +73,9 @@ async def _connect(channel: grpc.aio.Channel) -> bool:
     return True
 
 
-def patience_s(failures: int) -> float:
-    """How long a leader's first word is waited for."""
-    return min(FIRST_PATIENCE_S * 2.0 ** min(failures, 16), MAX_PATIENCE_S)
+def patience_s(in_vain: int) -> float:
+    """How long a connection, or a leader's first word, is waited for."""
+    return min(FIRST_PATIENCE_S * 2.0 ** min(in_vain, 16), MAX_PATIENCE_S)
 
 
 class Uplink:
@@ -117,13 +116,14 @@ class Uplink:
         controllers = self._settings.controllers
         turn = self._rng.randrange(len(controllers))
         redirect = ""
-        failures = redirects = 0
+        failures = redirects = in_vain = 0
         while True:
             address = redirect or controllers[turn % len(controllers)]
             sessions = self.counters.sessions
-            end = await self._serve(address, patience_s(failures))
+            end = await self._serve(address, patience_s(in_vain))
             _log.info("uplink to %s ended: %s", address, end.reason)
             failures = 0 if self.counters.sessions > sessions else failures + 1
+            in_vain = in_vain + 1 if end.late else 0
             if end.leader and self._may_follow(end.leader, redirects):
                 redirect, redirects = end.leader, redirects + 1
                 if redirects == 1:
@@ -146,7 +146,7 @@ class Uplink:
     def _may_follow(self, leader: str, redirects: int) -> bool:
         return redirects < MAX_REDIRECTS and self._settings.may_dial(leader)
 
-    async def _serve(self, address: str, greeting_s: float) -> SessionEnd:
+    async def _serve(self, address: str, patience_s: float) -> SessionEnd:
         """One session, from dial to end; it never raises but when cancelled."""
         try:
             channel = self._dial(address)
@@ -154,7 +154,7 @@ class Uplink:
             return SessionEnd(str(error))
         end = None
         try:
-            end = await self._talk(channel, greeting_s)
+            end = await self._talk(channel, patience_s)
             return end
         finally:
             if end is not None and end.leader is not None:
@@ -179,14 +179,14 @@ class Uplink:
             self._spare = None
             await channel.close()
 
-    async def _talk(self, channel: grpc.aio.Channel, greeting_s: float) -> SessionEnd:
+    async def _talk(self, channel: grpc.aio.Channel, patience_s: float) -> SessionEnd:
         try:
             headers = metadata(self._settings)
-            if not await _connect(channel):
-                return SessionEnd(f"not reached within {CONNECT_PATIENCE_S:g} s")
+            if not await _connect(channel, patience_s):
+                return SessionEnd(f"not reached within {patience_s:g} s", late=True)
             call = agent_pb2_grpc.AgentServiceStub(channel).Session(metadata=headers)
             try:
-                greeting = await asyncio.wait_for(self._greet(call), greeting_s)
+                greeting = await asyncio.wait_for(self._greet(call), patience_s)
                 if isinstance(greeting, SessionEnd):
                     return greeting
                 await self._close_spare()
@@ -194,7 +194,7 @@ class Uplink:
             finally:
                 call.cancel()
         except TimeoutError:
-            return SessionEnd(f"no greeting within {greeting_s:g} s")
+            return SessionEnd(f"no greeting within {patience_s:g} s", late=True)
         except ConfigError as error:
             return SessionEnd(str(error))
         except ProtocolError as error:

@@ -44,11 +44,13 @@ class SessionEnd:
     leader    whom a controller that does not lead named as leader, empty if it knows none; None:
               no such controller was reached
     rejected  the leader will not have this agent as it is
+    late      nothing was heard within the patience
     """
 
     reason: str
     leader: str | None = None
     rejected: bool = False
+    late: bool = False
 
 
 class Telling:
