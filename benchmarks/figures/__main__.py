@@ -33,10 +33,13 @@ def main(
     out: Annotated[Path, typer.Option(help="Folder of PNGs, claims and runs.")] = Path(
         "build/figures"
     ),
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Take the runs that OUT/runs.jsonl holds as they are.")
+    ] = False,
 ) -> None:
     """Redraw the paper's evaluation by simulation and judge each of its claims."""
     begun_s = time.monotonic()
-    compared, runner = comparisons(), Runner()
+    compared, runner = comparisons(), Runner(out / "runs.jsonl", resume=resume)
     cases = all_cases(compared)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     with Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=console) as bar:
@@ -50,10 +53,11 @@ def main(
         pictures = draw_all(runner, opt_13b, out)
     took_s = time.monotonic() - begun_s
     write(entries, out / "claims.json", len(runner.measured), took_s)
-    runner.write(out / "runs.jsonl")
     console.print(_table(entries))
-    console.print(f"{len(runner.measured)} runs in {took_s:.0f} s; {len(pictures)} pictures, ")
-    console.print(f"claims.json and runs.jsonl in {out}")
+    console.print(
+        f"{len(runner.measured)} runs in {took_s:.0f} s; claims.json, runs.jsonl and "
+        f"{len(pictures)} pictures in {out}"
+    )
 
 
 def _table(entries: list[dict[str, object]]) -> Table:

@@ -2,7 +2,7 @@
 
     [{"claim": "c1-tbt", "figure": "8", "text": ..., "paper": 0.544,
       "ours": {"base": ..., "low": ..., "high": ...}, "verdict": "partly", "why": ...,
-      "conditions": {...}, "sensitivity": {axis: {choice: mean}}, "settings": n,
+      "conditions": {axis: [choices]}, "sensitivity": {axis: {choice: mean}}, "settings": n,
       "against_elastic": {"base": ..., "low": ..., "high": ..., "verdict": ..., "why": ...},
       "calibrated": false}, ...]
 
@@ -72,6 +72,7 @@ def entry(claim: Claim, values: Values, elastic: Values | None) -> dict[str, obj
         "verdict": judgement.verdict.value,
         "why": judgement.why,
         "settings": judgement.settings,
+        "conditions": _choices(values),
         "sensitivity": sensitivity(values),
         "against_elastic": None,
         "calibrated": False,
@@ -84,6 +85,15 @@ def entry(claim: Claim, values: Values, elastic: Values | None) -> dict[str, obj
             "why": against.why,
         }
     return found
+
+
+def _choices(values: Values) -> dict[str, list[str]]:
+    """What was chosen for each thing unstated, the base first."""
+    found: dict[str, dict[str, None]] = {}
+    for setting in values:
+        for axis, choice in setting:
+            found.setdefault(axis, {})[choice] = None
+    return {axis: list(choices) for axis, choices in found.items()}
 
 
 def _range(values: Values) -> dict[str, float | None]:

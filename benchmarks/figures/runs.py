@@ -64,18 +64,27 @@ class Measured:
 
 
 class Runner:
-    """Runs cases; ``measured`` grows as it goes."""
+    """Runs cases; ``measured`` grows as it goes, and so does the log, if there is one.
 
-    def __init__(self) -> None:
+    ``log`` has a JSON line a run.  With ``resume`` the runs that it holds are taken as they are,
+    which is right as long as nothing but claims and pictures changed since.
+    """
+
+    def __init__(self, log: Path | None = None, *, resume: bool = False) -> None:
         self.measured: dict[Case, Measured] = {}
+        self._log = log
+        self._known = _read(log) if log is not None and resume and log.exists() else {}
+        if log is not None and not self._known:
+            log.parent.mkdir(parents=True, exist_ok=True)
+            log.write_text("")
 
     def run(self, case: Case) -> Measured:
         """The case's figures, simulated on the first call."""
-        if case not in self.measured:
-            rate_per_s = self.rate_per_s(case)
-            figures = figures_of(simulate_case(case, rate_per_s))
-            self.measured[case] = Measured(rate_per_s, figures)
-        return self.measured[case]
+        found = self.measured.get(case)
+        if found is None:
+            found = self._known.get(repr(case)) or self._simulate(case)
+            self.measured[case] = found
+        return found
 
     def rate_per_s(self, case: Case) -> float:
         """Requests a second that the case offers."""
@@ -86,15 +95,25 @@ class Runner:
         served = self.run(case.saturating).figures
         return case.load * served.finished / served.span_s
 
-    def write(self, path: Path) -> None:
-        """All runs, a JSON line each."""
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("w") as file:
-            for case, measured in self.measured.items():
-                row = {"case": asdict(case), "rate_per_s": measured.rate_per_s}
-                row["figures"] = asdict(measured.figures)
-                file.write(json.dumps(row, default=lambda value: getattr(value, "value", None)))
-                file.write("\n")
+    def _simulate(self, case: Case) -> Measured:
+        rate_per_s = self.rate_per_s(case)
+        measured = Measured(rate_per_s, figures_of(simulate_case(case, rate_per_s)))
+        if self._log is not None:
+            row = {"case": repr(case), "rate_per_s": rate_per_s, **asdict(measured.figures)}
+            with self._log.open("a") as file:
+                file.write(json.dumps(row) + "\n")
+        return measured
+
+
+def _read(log: Path) -> dict[str, Measured]:
+    """Runs by the case's text; a last line without its end was being written and is left out."""
+    lines = [line for line in log.read_text().splitlines(keepends=True) if line.endswith("\n")]
+    log.write_text("".join(lines))
+    found = {}
+    for row in map(json.loads, lines):
+        case, rate_per_s = row.pop("case"), row.pop("rate_per_s")
+        found[case] = Measured(rate_per_s, Figures(**row))
+    return found
 
 
 def simulate_case(case: Case, rate_per_s: float) -> Results:

@@ -98,8 +98,22 @@ def test_a_claim_s_json_gives_value_range_verdict_and_the_elastic_pool(tmp_path:
     written = json.loads((tmp_path / "claims.json").read_text())
     assert written["claims"][1]["ours"]["base"] is None
     assert sum(written["verdicts"].values()) == 2
-    runner.write(tmp_path / "runs.jsonl")
-    assert len((tmp_path / "runs.jsonl").read_text().splitlines()) == len(runner.measured) == 2
+    assert found["conditions"] == {"other": ["base"]}
+
+
+def test_runs_in_a_log_are_taken_as_they_are_and_a_torn_line_is_run_again(tmp_path: Path) -> None:
+    log = tmp_path / "runs.jsonl"
+    cases = [Case(on.single("Alpaca"), load=load, requests=30) for load in (0.5, 1.3)]
+    first = Runner(log)
+    measured = [first.run(case) for case in cases]
+    lines = log.read_text().splitlines()
+    assert len(lines) == 3  # and what gave the rate
+    log.write_text("\n".join(lines[:-1]) + "\n" + lines[-1][:40])
+    again = Runner(log, resume=True)
+    assert [again.run(case) for case in cases] == measured
+    assert log.read_text().splitlines() == lines
+    assert Runner(log).measured == {}
+    assert log.read_text() == ""
 
 
 def test_evaluation_wants_values_of_every_claim(computed) -> None:
