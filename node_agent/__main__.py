@@ -43,6 +43,9 @@ def main(
     metrics_port: Annotated[
         int | None, typer.Option(help="Prometheus metrics on this port of 127.0.0.1.")
     ] = None,
+    otlp_endpoint: Annotated[
+        str | None, typer.Option(help="Spans go to the OTLP collector at HOST:PORT.")
+    ] = None,
     timeline: Annotated[
         Path | None, typer.Option(help="File for each engine's pages over time, JSON lines.")
     ] = None,

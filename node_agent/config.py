@@ -47,6 +47,7 @@ class AgentConfig(BaseModel):
     page_bytes         size of a page, a power of two
     report_interval_s  how often engines report
     metrics_port       Prometheus metrics on this port of the loopback address
+    otlp_endpoint      where spans go, HOST:PORT of an OTLP collector; none: nowhere
     timeline           file that gets each engine's pages over time, as JSON lines
     event_log          file that gets every event and decision, as JSON lines
     uplink             how to reach the cluster controller; none: the agent decides alone
@@ -61,6 +62,7 @@ class AgentConfig(BaseModel):
     page_bytes: Size = 2 << 20
     report_interval_s: float = Field(default=0.05, gt=0, le=10)
     metrics_port: int | None = Field(default=None, ge=1, le=65535)
+    otlp_endpoint: str | None = None
     timeline: Path | None = None
     event_log: Path | None = None
     json_logs: bool = False

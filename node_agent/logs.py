@@ -1,4 +1,7 @@
-"""The agent's log on standard error: lines for people, or JSON lines for collectors."""
+"""The agent's log on standard error: lines for people, or JSON lines for collectors.
+
+JSON lines also hold what a record has as ``ids``: those that events and spans carry.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,7 @@ class _JsonFormatter(logging.Formatter):
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),
+            **getattr(record, "ids", {}),
         }
         if record.exc_info:
             values["error"] = self.formatException(record.exc_info)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from typing import Any, Protocol
 
@@ -33,6 +34,7 @@ from node_agent.directives import (
 )
 from node_agent.uplink_reports import DeviceReport
 
+_log = logging.getLogger("mirage.uplink")
 _tracer = trace.get_tracer("mirage.agent")
 
 _UNKNOWN_KEY = DirectiveKey("unknown")
@@ -95,6 +97,7 @@ class Keeper:
                 answers.append(answer)
             await self._enforce(held, answers)
             for answer in answers:
+                _log_answer(answer, message.traceparent)
                 span.set_attribute("mirage.operation_id", answer.operation)
                 span.set_attribute("mirage.key", answer.key)
                 span.set_attribute("mirage.outcome", answer.outcome.value)
@@ -108,6 +111,8 @@ class Keeper:
         held, taken = take_snapshot(self.held, snapshot)
         answers = [*refusals, *taken]
         await self._enforce(held, answers)
+        for answer in answers:
+            _log_answer(answer)
         return answers
 
     def reached(self, report: DeviceReport) -> list[Acknowledgement]:
@@ -143,6 +148,17 @@ class Keeper:
     def _count(self, answers: Iterable[Acknowledgement]) -> None:
         for answer in answers:
             self.outcomes[answer.outcome] += 1
+
+
+def _log_answer(answer: Acknowledgement, traceparent: str = "") -> None:
+    _log.info(
+        "directive %s of revision %d: %s%s",
+        answer.key,
+        answer.authority.revision,
+        answer.outcome.value,
+        f", {answer.reason}" if answer.reason else "",
+        extra={"ids": {"operation_id": answer.operation, "traceparent": traceparent}},
+    )
 
 
 def _read(messages: Iterable[Any]) -> tuple[list[Directive], list[Acknowledgement]]:

@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+import asyncio
+import errno
+import json
+import logging
+from dataclasses import replace
+
+import pytest
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from mirage_core.cluster_model import (
+    Authority,
+    DirectDevice,
+    Directive,
+    DirectiveBody,
+    DirectiveId,
+    LeaderWelcome,
+    Outcome,
+    StoreIncarnation,
+)
+from mirage_core.wire.cluster_codec import encode_directive
+from node_agent import uplink_keeper
+from node_agent.directives import NOTHING_HELD, Held
+from node_agent.directives_file import DirectivesInMemory
+from node_agent.logs import _JsonFormatter
+from node_agent.uplink_keeper import Keeper
+from node_agent.uplink_reports import DeviceReport
+
+SAID = Authority(StoreIncarnation("a"), 1, 1)
+FREEZE = Directive(DirectiveId("op-1"), SAID, DirectDevice(freeze=True))
+TRACE = "0af7651916cd43dd8448eb211c80319c"
+
+
+class Device:
+    """Notes in which order things happen."""
+
+    def __init__(self, story: list[str]) -> None:
+        self.story = story
+
+    async def apply(self, bodies: tuple[DirectiveBody, ...]) -> None:
+        self.story.append(f"apply {len(bodies)}")
+
+    def report(self) -> DeviceReport:
+        return DeviceReport(0, 0, ())
+
+
+class Store(DirectivesInMemory):
+    def __init__(self, story: list[str]) -> None:
+        super().__init__()
+        self.story = story
+        self.full = False
+
+    def save(self, held: Held) -> None:
+        if self.full:
+            raise OSError(errno.ENOSPC, "no space left on device")
+        self.story.append(f"save {len(held.directives)}")
+        super().save(held)
+
+
+def keeper_of(story: list[str]) -> tuple[Keeper, Store]:
+    store = Store(story)
+    keeper = Keeper(Device(story), store, page_bytes=1)
+    assert keeper.welcome(LeaderWelcome(SAID, "", 1.0, 1.0)) is None
+    return keeper, store
+
+
+def test_a_directive_is_on_disk_before_it_is_applied_and_applied_before_it_is_answered():
+    story: list[str] = []
+    keeper, _ = keeper_of(story)
+    answers = asyncio.run(keeper.obey(encode_directive(FREEZE)))
+    assert story == ["save 0", "save 1", "apply 1"]
+    assert [each.outcome for each in answers] == [Outcome.APPLIED]
+    again = asyncio.run(keeper.obey(encode_directive(FREEZE)))
+    assert again == answers
+    assert story == ["save 0", "save 1", "apply 1"], "what is held is neither kept nor applied anew"
+    assert keeper.outcomes[Outcome.APPLIED] == 2
+
+
+def test_a_disk_that_is_full_lets_nothing_be_applied():
+    story: list[str] = []
+    keeper, store = keeper_of(story)
+    store.full = True
+    with pytest.raises(OSError, match="no space"):
+        asyncio.run(keeper.obey(encode_directive(FREEZE)))
+    assert story == ["save 0"]
+    assert keeper.held.bodies() == NOTHING_HELD.bodies()
+
+
+def test_the_span_of_a_directive_belongs_to_the_trace_of_its_admin_call(monkeypatch, caplog):
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    monkeypatch.setattr(uplink_keeper, "_tracer", provider.get_tracer("test"))
+    caplog.set_level(logging.INFO, "mirage.uplink")
+    keeper, _ = keeper_of([])
+    traced = replace(FREEZE, traceparent=f"00-{TRACE}-b7ad6b7169203331-01")
+    asyncio.run(keeper.obey(encode_directive(traced)))
+    span = exporter.get_finished_spans()[0]
+    assert f"{span.context.trace_id:032x}" == TRACE
+    assert span.attributes["mirage.outcome"] == "applied"
+    line = json.loads(_JsonFormatter().format(caplog.records[-1]))
+    assert (line["operation_id"], TRACE in line["traceparent"]) == ("op-1", True)
