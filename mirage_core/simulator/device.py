@@ -82,10 +82,10 @@ class Device:
         if self._running() is None:
             self._run_turn(now_ps)
 
-    def fail(self) -> list[tuple[Engine, list[Live]]]:
+    def fail(self, now_ps: int) -> list[tuple[Engine, list[Live]]]:
         """The device is lost; returns the requests that were on it, by engine."""
         self.up = False
-        return [(engine, engine.drop_all()) for engine in self.engines]
+        return [(engine, engine.drop_all(now_ps)) for engine in self.engines]
 
     def recover(self) -> None:
         self.up = True

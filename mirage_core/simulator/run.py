@@ -251,7 +251,7 @@ class Run:
         for engine in device.engines:
             self._boundary_ps[engine.index] = NEVER_PS
             self._router_of[engine.index].remove(engine)
-        for engine, lost in device.fail():
+        for engine, lost in device.fail(self.now_ps):
             for request in lost:
                 self._router_of[engine.index].done(engine)
                 self.book.counters["rerouted"] += 1
