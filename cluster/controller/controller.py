@@ -77,7 +77,7 @@ class Controller:
         self._holder = holder
         self.metrics = ControllerMetrics()
         self._tracing = Tracing.to(config.otlp_endpoint, holder)
-        self.mirror = Mirror(store, self._see_wish, self._see_position)
+        self.mirror = Mirror(store, self._see_wishes, self._see_position)
         self._changes = Changes(_EVENTS_KEPT)
         self._events: OrderedDict[int, Event] = OrderedDict()
         self._weaknesses: tuple[str, ...] = ()
@@ -262,13 +262,12 @@ class Controller:
 
     # ---- what the store says
 
-    def _see_wish(self, seen: Seen) -> None:
-        kind, name = seen.kind, seen.name
-        self._changes.touch(kind, name)
-        if kind != CLUSTER:
-            self._changes.touch(CLUSTER, CLUSTER)
+    def _see_wishes(self, wishes: list[Seen]) -> None:
+        for seen in wishes:
+            self._changes.touch(seen.kind, seen.name)
+        self._changes.touch(CLUSTER, CLUSTER)
         if self.term is not None:
-            self.term.take_wish(seen)
+            self.term.take_wishes(wishes)
 
     def _see_position(self, position: Position) -> None:
         self._changes.see(position.revision)

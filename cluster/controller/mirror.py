@@ -35,17 +35,18 @@ class Seen:
 
 @dataclass(slots=True)
 class Mirror:
-    """``follow`` keeps it up to date; ``on_wish`` hears of each wish that changed, and
+    """``follow`` keeps it up to date; ``on_wishes`` hears of wishes that changed at once, and
     ``on_revision`` of each new position."""
 
     store: RecordStore
-    on_wish: Callable[[Seen], None] = lambda _: None
+    on_wishes: Callable[[list[Seen]], None] = lambda _: None
     on_revision: Callable[[Position], None] = lambda _: None
     position: Position | None = None
     wishes: dict[str, dict[str, Revised[Any]]] = field(
         default_factory=lambda: {kind: {} for kind in WISH_KINDS}
     )
     directives: dict[str, Record] = field(default_factory=dict)
+    _seen: list[Seen] = field(default_factory=list)
     _moved: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def follow(self) -> None:
@@ -107,15 +108,18 @@ class Mirror:
             _log.error("%s/%s cannot be read: %s", record.kind, record.name, error)
             return
         self.wishes[record.kind][record.name] = revised
-        self.on_wish(Seen(record.kind, record.name, revised, request_id))
+        self._seen.append(Seen(record.kind, record.name, revised, request_id))
 
     def _drop(self, kind: str, name: str, request_id: str = "") -> None:
         if kind == DIRECTIVE:
             self.directives.pop(name, None)
         elif self.wishes.get(kind, {}).pop(name, None) is not None:
-            self.on_wish(Seen(kind, name, None, request_id))
+            self._seen.append(Seen(kind, name, None, request_id))
 
     def _move(self, position: Position) -> None:
+        seen, self._seen = self._seen, []
+        if seen:
+            self.on_wishes(seen)
         self.position = position
         self._moved.set()
         self.on_revision(position)

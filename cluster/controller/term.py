@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict, deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
 
@@ -142,9 +142,13 @@ class Term:
         self.reconciler = Reconciler(
             lineage.incarnation, fence.epoch, stored, settings.reconciler, now_s
         )
-        for kind in mirror.wishes:
-            for name, revised in mirror.of(kind).items():
-                self.take_wish(Seen(kind, name, revised))
+        self.take_wishes(
+            [
+                Seen(kind, name, revised)
+                for kind in mirror.wishes
+                for name, revised in mirror.of(kind).items()
+            ]
+        )
 
     # ---- life
 
@@ -190,14 +194,17 @@ class Term:
         if isinstance(event, ev.Answered):
             self._observe_answer(event)
 
-    def take_wish(self, seen: Seen) -> None:
-        """A wish as the mirror saw it."""
-        if seen.revised is None:
-            if seen.kind == MODEL:
+    def take_wishes(self, wishes: Sequence[Seen]) -> None:
+        """Wishes as the mirror saw them change at once."""
+        traces = {each: self._traces.pop(each, "") for each in {w.request_id for w in wishes}}
+        left = len(wishes)
+        for seen in wishes:
+            left -= 1
+            if seen.revised is not None:
+                wish, revision = seen.revised.wish, seen.revised.revision
+                self.handle(ev.Wished(wish, revision, traces[seen.request_id], more=left > 0))
+            elif seen.kind == MODEL:
                 self.handle(ev.Forgotten(ModelName(seen.name)))
-            return
-        trace = self._traces.pop(seen.request_id, "")
-        self.handle(ev.Wished(seen.revised.wish, seen.revised.revision, trace))
 
     def note_trace(self, request_id: str, traceparent: str) -> None:
         """The trace of a write that is about to be committed."""

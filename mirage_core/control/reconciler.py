@@ -160,7 +160,7 @@ class Reconciler:
                 self._report(event)
             case Answered(device, answer):
                 self._answer(device, answer)
-            case Wished(wish, revision, traceparent):
+            case Wished(wish, revision, traceparent, _):
                 self._wish(wish, revision, traceparent)
             case Joined(hello):
                 self._join(hello)
@@ -172,7 +172,8 @@ class Reconciler:
                 self._forget(model)
             case Tick():
                 self._tick()
-        self._settle()
+        if not (isinstance(event, Wished) and event.more):
+            self._settle()
         actions, self._out = tuple(self._out), []
         return actions
 

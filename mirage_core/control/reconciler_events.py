@@ -27,11 +27,16 @@ from mirage_core.model import DeviceId, ModelName
 
 @dataclass(frozen=True, slots=True)
 class Wished:
-    """A wish as it now stands; ``traceparent`` of the call that set it."""
+    """A wish as it now stands; ``traceparent`` of the call that set it.
+
+    more  others come at once (of the same write, or at a term's start): nothing is decided before
+          the last, so that a thousand wishes cost one decision
+    """
 
     wish: Wish
     revision: int
     traceparent: str = ""
+    more: bool = False
 
 
 @dataclass(frozen=True, slots=True)

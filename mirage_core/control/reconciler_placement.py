@@ -6,7 +6,7 @@ is the likelier cause; in shadow mode a decision is told once and not carried ou
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from mirage_core.cluster_model import ModelState, Severity
@@ -93,7 +93,7 @@ class Placements:
                 self._tell_placed(model, placed.devices)
                 self._all.set_placed(model, placed.devices)
                 for device in changed:
-                    views[device] = self._view(self._all.devices[device])
+                    views.forget(device)
 
     def _may_place(self, model: ModelRecord) -> bool:
         """Absent models leave whatever happens; the rest waits while nothing may move, but for
@@ -186,8 +186,8 @@ class Placements:
 
     # ---- views
 
-    def _views(self) -> dict[DeviceId, ClusterDevice]:
-        return {device: self._view(record) for device, record in self._all.devices.items()}
+    def _views(self) -> _Views:
+        return _Views(self._all.devices, self._view)
 
     def _view(self, record: DeviceRecord) -> ClusterDevice:
         models = [self._all.models[name] for name in self._all.models_of(record)]
@@ -209,6 +209,39 @@ class Placements:
             self._all.emit(Emit("MovesStopped", "cluster", message, Severity.WARNING))
         else:
             self._all.emit(Emit("MovesResumed", "cluster", message))
+
+
+class _Views(Mapping[DeviceId, ClusterDevice]):
+    """The devices as the policy sees them, each made when it is first looked at: a model whose
+    devices an operator named asks for those alone."""
+
+    def __init__(
+        self,
+        records: Mapping[DeviceId, DeviceRecord],
+        view: Callable[[DeviceRecord], ClusterDevice],
+    ) -> None:
+        self._records = records
+        self._view = view
+        self._made: dict[DeviceId, ClusterDevice] = {}
+
+    def __getitem__(self, device: DeviceId) -> ClusterDevice:
+        made = self._made.get(device)
+        if made is None:
+            made = self._made[device] = self._view(self._records[device])
+        return made
+
+    def __iter__(self) -> Iterator[DeviceId]:
+        return iter(self._records)
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def __contains__(self, device: object) -> bool:
+        return device in self._records
+
+    def forget(self, device: DeviceId) -> None:
+        """Look again: something of it changed."""
+        self._made.pop(device, None)
 
 
 def _names(devices: Iterable[DeviceId]) -> str:
