@@ -15,7 +15,6 @@ from rich.table import Table
 
 from cluster.cli.documents import to_document
 
-
 _WIDE_CHARS = 1000
 
 
