@@ -255,6 +255,7 @@ class Arbiter:
         self._limits_stale = True
         for record in self._records.values():
             record.direction = event.directions.of(record.model)
+            record.most_lendable_pages = 0
 
     def _receive(self, engine: EngineId, message: object, now_s: float) -> None:
         record = self._records.get(engine)
@@ -542,6 +543,7 @@ class Arbiter:
                 pool_limit_pages=min(room - room % view.granule_pages, record.pool_max_pages),
                 allowance_pages=lendable,
                 plan_held=self._effect is not Effect.PERFORMED,
+                lend_most_pages=0 if record.direction and view.pinned else view.lend_most_pages,
             )
             if self._limits.get(record.engine) != limits:
                 self._limits[record.engine] = limits

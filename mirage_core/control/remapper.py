@@ -204,6 +204,7 @@ class Remapper:
         self._reserve_pages = reserve_pages
         self._allowance_pages = allowance_pages
         self._plan_held = False
+        self._lend_most_pages = sum(self._unit_pages)
         self._linked = linked
         self._passive = passive
 
@@ -347,9 +348,13 @@ class Remapper:
         """To the agent that asked; to a later one, its pages alone."""
         return [answer if epoch == self._epoch else SendGiveBack(answer.pages)]
 
-    def on_limits(self, allowance_pages: int, plan_held: bool = False) -> None:
+    def on_limits(
+        self, allowance_pages: int, plan_held: bool = False, lend_most_pages: int | None = None
+    ) -> None:
         self._allowance_pages = allowance_pages
         self._plan_held = plan_held
+        all_pages = sum(self._unit_pages)
+        self._lend_most_pages = all_pages if lend_most_pages is None else lend_most_pages
 
     def on_link_lost(self) -> None:
         """The agent is gone: keep all, forget what it asked; its shrinks finish without haste."""
@@ -434,7 +439,7 @@ class Remapper:
         if self._plan_pending or self._plan_held:
             return []
         freed_now = self.plan.freed_pages(self._unit_pages)
-        limit = freed_now - self._own_freed_pages + allowance_pages
+        limit = min(freed_now - self._own_freed_pages + allowance_pages, self._lend_most_pages)
         larger = [p for p in plans if freed_now < p.freed_pages <= limit]
         if not larger:
             return []

@@ -458,6 +458,7 @@ def encode_agent_message(message: m.AgentMessage) -> bytes:
                 limits=pb.Limits(
                     pool_limit_pages=message.pool_limit_pages,
                     plan_held=message.plan_held,
+                    lend_most_pages=message.lend_most_pages,
                     allowance_pages=message.allowance_pages,
                 )
             )
@@ -508,7 +509,8 @@ def decode_agent_message(packet: bytes, device_pages: int = MAX_DEVICE_PAGES) ->
                 pages=decode_pages(b.pages, device_pages),
             )
         case "limits":
-            return m.Limits(b.pool_limit_pages, b.allowance_pages, b.plan_held)
+            most = b.lend_most_pages if b.HasField("lend_most_pages") else None
+            return m.Limits(b.pool_limit_pages, b.allowance_pages, b.plan_held, most)
         case "error":
             return m.Error(_enum(_ERROR_CODES, b.code, "code"), _text(b.message))
     raise ProtocolError("a message without a body that this version knows")

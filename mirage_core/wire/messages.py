@@ -208,6 +208,7 @@ class Limits:
     pool_limit_pages: int
     allowance_pages: int
     plan_held: bool = False
+    lend_most_pages: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -155,9 +155,9 @@ class ElasticMemory:
                     )
                 case wire.ApplyPlan(operation, plan, pages):
                     self._perform(self.remapper.on_apply_plan(operation, plan, pages))
-                case wire.Limits(pool_limit_pages, allowance_pages, plan_held):
+                case wire.Limits(pool_limit_pages, allowance_pages, plan_held, lend_most_pages):
                     self.on_pool_limit(pool_limit_pages // self._geometry.granule_pages)
-                    self.remapper.on_limits(allowance_pages, plan_held)
+                    self.remapper.on_limits(allowance_pages, plan_held, lend_most_pages)
                 case LinkLost(reason):
                     _log.warning("serving goes on without the agent: %s", reason)
                     self.remapper.on_link_lost()

@@ -328,14 +328,16 @@ class ApplyPlan(_message.Message):
     def __init__(self, operation_id: _Optional[int] = ..., plan: _Optional[_Union[RemapPlan, _Mapping]] = ..., pages: _Optional[_Iterable[_Union[PageRun, _Mapping]]] = ...) -> None: ...
 
 class Limits(_message.Message):
-    __slots__ = ("pool_limit_pages", "allowance_pages", "plan_held")
+    __slots__ = ("pool_limit_pages", "allowance_pages", "plan_held", "lend_most_pages")
     POOL_LIMIT_PAGES_FIELD_NUMBER: _ClassVar[int]
     ALLOWANCE_PAGES_FIELD_NUMBER: _ClassVar[int]
     PLAN_HELD_FIELD_NUMBER: _ClassVar[int]
+    LEND_MOST_PAGES_FIELD_NUMBER: _ClassVar[int]
     pool_limit_pages: int
     allowance_pages: int
     plan_held: bool
-    def __init__(self, pool_limit_pages: _Optional[int] = ..., allowance_pages: _Optional[int] = ..., plan_held: bool = ...) -> None: ...
+    lend_most_pages: int
+    def __init__(self, pool_limit_pages: _Optional[int] = ..., allowance_pages: _Optional[int] = ..., plan_held: bool = ..., lend_most_pages: _Optional[int] = ...) -> None: ...
 
 class Error(_message.Message):
     __slots__ = ("code", "message")

@@ -212,6 +212,34 @@ def test_starving_engine_remaps_its_own_layers_without_leave() -> None:
     assert len(engine.added) == 3
 
 
+def test_starving_engine_keeps_to_what_an_operator_has_frozen_or_bounded() -> None:
+    engine = Engine(first=1, reserve=0, linked=False, allowance=0)
+    engine.needed, engine.starving = 3, True
+    engine.remapper.on_limits(allowance_pages=0, plan_held=True)
+    engine.settle()
+    assert engine.plan == RESIDENT
+    engine.remapper.on_limits(allowance_pages=0, lend_most_pages=5)
+    for now_s in (0.1, 0.2, 0.3, 0.4):
+        engine.settle(now_s)
+    assert engine.plan.freed_pages(UNIT_PAGES) == 4
+    engine.remapper.on_limits(allowance_pages=0)
+    for now_s in (0.5, 0.6, 0.7):
+        engine.settle(now_s)
+    assert engine.plan.freed_pages(UNIT_PAGES) > 4
+
+
+def test_frozen_engine_does_not_restore_its_own_layers_either() -> None:
+    engine = Engine(first=1, reserve=0, linked=False, allowance=100)
+    engine.needed = 3
+    engine.settle()
+    engine.settle(0.1)
+    engine.remapper.on_limits(allowance_pages=100, plan_held=True)
+    engine.needed = 1
+    for now_s in (1.0, 3.5, 3.6, 6.0, 9.0):
+        engine.settle(now_s)
+    assert engine.plan != RESIDENT
+
+
 def test_own_layers_are_put_back_once_the_pool_has_had_room_for_a_while() -> None:
     engine = Engine(first=1, reserve=0, linked=False, allowance=100)
     engine.needed = 3

@@ -115,6 +115,8 @@ def test_floor_bounds_what_a_model_lends(device: SimulatedDevice) -> None:
     want(device, a, 15)
     for one in (a, b, c):
         assert one.plan.pages(one.description.unit_pages) >= 24
+        assert one.limits is not None
+        assert one.limits.lend_most_pages == 6, "nor may it lend more to its own pool"
     assert a.denied or a.granted > a.start_pages
 
 

@@ -122,6 +122,6 @@ agent_messages = st.one_of(
     st.builds(m.HostCopy, digests, st.sampled_from(m.HostCopyState), st.integers(1, 2**64 - 1)),
     st.builds(m.Shrink, operations, positive, seconds),
     st.builds(m.ApplyPlan, operations, plans(), page_lists),
-    st.builds(m.Limits, uint32, uint32, st.booleans()),
+    st.builds(m.Limits, uint32, uint32, st.booleans(), st.none() | uint32),
     st.builds(m.Error, st.sampled_from(m.ErrorCode), st.text(max_size=50)),
 )
