@@ -28,12 +28,24 @@ from mirage_core.cluster_model import (
 from mirage_core.errors import ProtocolError
 from mirage_core.model import DeviceId
 from mirage_core.wire import cluster_codec as codec
+from mirage_core.wire.fields import FieldError, read_name
 from mirage_core.wire.v1 import common_pb2 as pb
 
 MODEL, DEVICE, NODE, CLUSTER, DIRECTIVE = "model", "device", "node", "cluster", "directive"
 WISH_KINDS = (MODEL, DEVICE, NODE, CLUSTER)
 
+MAX_SUBJECT_BYTES = 200
+"""Of a model's, device's or node's name: two of them and a key name a directive's record."""
+
 _M = TypeVar("_M")
+
+
+def read_subject(name: str, path: str) -> str:
+    """A name that a record may have; FieldError names its field."""
+    read_name(name, path)
+    if len(name.encode(errors="replace")) > MAX_SUBJECT_BYTES:
+        raise FieldError(path, f"is longer than {MAX_SUBJECT_BYTES} bytes")
+    return name
 
 
 def subject_of(wish: Wish) -> tuple[str, str]:

@@ -11,14 +11,15 @@ from cluster.admin.reader import Reader
 from cluster.admin.watch import Watches
 from cluster.admin.writer import Change, Edit, Writer
 from cluster.controller.term import Term
-from cluster.records import CLUSTER, DEVICE, MODEL, NODE
+from cluster.records import CLUSTER, DEVICE, MODEL, NODE, read_subject
 from cluster.rpc.errors import Violation, invalid, not_found, not_leader
 from cluster.store.port import RecordStore, StoredEvent
 from mirage_core.cluster_model import Explanation, ModelState, NodeName
 from mirage_core.model import DeviceId
 from mirage_core.wire import agent_codec
 from mirage_core.wire import cluster_codec as codec
-from mirage_core.wire.fields import read_name
+from mirage_core.wire.cluster_codec import MAX_REVISION
+from mirage_core.wire.fields import read_count, read_name
 from mirage_core.wire.v1 import admin_pb2 as pb
 from mirage_core.wire.v1 import admin_pb2_grpc, common_pb2
 
@@ -56,7 +57,7 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         return pb.ListModelsResponse(models=models, next_page_token=token)
 
     async def GetModel(self, request: Any, context: Any) -> pb.GetModelResponse:
-        return pb.GetModelResponse(model=self._model(read_name(request.name, "name")))
+        return pb.GetModelResponse(model=self._model(read_subject(request.name, "name")))
 
     async def RegisterModel(self, request: Any, context: Any) -> pb.RegisterModelResponse:
         wish = codec.decode_model_wish(request.wish)
@@ -73,7 +74,7 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         )
 
     async def DeleteModel(self, request: Any, context: Any) -> pb.DeleteModelResponse:
-        name = read_name(request.name, "name")
+        name = read_subject(request.name, "name")
         edit = edits.delete_model(name)
         return pb.DeleteModelResponse(
             model=await self._write_model(name, request, "DeleteModel", edit)
@@ -106,7 +107,7 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         )
 
     async def _change_model(self, request: Any, method: str, **fields: Any) -> pb.Model:
-        name = read_name(request.name, "name")
+        name = read_subject(request.name, "name")
         return await self._write_model(name, request, method, edits.change_model(name, **fields))
 
     async def _write_model(self, name: str, request: Any, method: str, edit: Edit) -> pb.Model:
@@ -132,7 +133,7 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         return pb.ListDevicesResponse(devices=devices, next_page_token=token)
 
     async def GetDevice(self, request: Any, context: Any) -> pb.GetDeviceResponse:
-        return pb.GetDeviceResponse(device=self._device(read_name(request.device, "device")))
+        return pb.GetDeviceResponse(device=self._device(read_subject(request.device, "device")))
 
     async def SetDeviceSharing(self, request: Any, context: Any) -> pb.SetDeviceSharingResponse:
         sharing = codec.decode_sharing(request.sharing, "sharing")
@@ -151,7 +152,7 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         )
 
     async def _change_device(self, request: Any, method: str, **fields: Any) -> pb.Device:
-        name = read_name(request.device, "device")
+        name = read_subject(request.device, "device")
         self._lead()
         self._device(name)
         edit = edits.change_device(DeviceId(name), **fields)
@@ -175,7 +176,7 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         return pb.ListNodesResponse(nodes=nodes, next_page_token=token)
 
     async def GetNode(self, request: Any, context: Any) -> pb.GetNodeResponse:
-        return pb.GetNodeResponse(node=self._node(read_name(request.node, "node")))
+        return pb.GetNodeResponse(node=self._node(read_subject(request.node, "node")))
 
     async def DrainNode(self, request: Any, context: Any) -> pb.DrainNodeResponse:
         return pb.DrainNodeResponse(node=await self._drain_node(request, "DrainNode", True))
@@ -184,7 +185,7 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         return pb.UndrainNodeResponse(node=await self._drain_node(request, "UndrainNode", False))
 
     async def _drain_node(self, request: Any, method: str, drain: bool) -> pb.Node:
-        name = read_name(request.node, "node")
+        name = read_subject(request.node, "node")
         self._lead()
         self._node(name)
         edit = edits.change_node(NodeName(name), drain=drain)
@@ -228,7 +229,7 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
     async def ListDirectives(self, request: Any, context: Any) -> pb.ListDirectivesResponse:
         self._lead()
         if request.device:
-            self._device(read_name(request.device, "device"))
+            self._device(read_subject(request.device, "device"))
         found = self._reader.directives(request.device)
         names, token = pages.page_of(found, request.page)
         records = [each for n in names if (each := self._reader.directive(*found[n])) is not None]
@@ -245,9 +246,11 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
 
     async def ListEvents(self, request: Any, context: Any) -> pb.ListEventsResponse:
         token = pages.start_of(request.page)
-        if token and not token.isdigit():
+        if token and not (token.isascii() and token.isdigit() and len(token) < 20):
             raise invalid(Violation("page.page_token", "must be a next_page_token of this method"))
-        after = int(token) if token else request.after_sequence
+        after = read_count(
+            int(token) if token else request.after_sequence, "after_sequence", MAX_REVISION
+        )
         size = pages.size_of(request.page)
         if not after and not request.subject:
             stored = await self._store.last_events(size)
@@ -301,9 +304,9 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
 
     async def Explain(self, request: Any, context: Any) -> pb.ExplainResponse:
         term = self._lead()
-        name = read_name(request.model, "model")
+        name = read_subject(request.model, "model")
         if request.device:
-            self._device(read_name(request.device, "device"))
+            self._device(read_subject(request.device, "device"))
         kept: list[Explanation] = [
             each
             for device, explanations in term.explanations.items()

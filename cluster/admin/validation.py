@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from cluster.records import MAX_SUBJECT_BYTES
 from cluster.rpc.errors import Violation, invalid
 from mirage_core.cluster_model import ModelState, ModelWish
 
@@ -16,6 +17,12 @@ def check_model(wish: ModelWish, path: str = "wish") -> None:
 
 
 def _model_faults(wish: ModelWish, path: str) -> Iterator[Violation]:
+    devices = wish.placement.devices
+    names = {f"{path}.name": wish.name}
+    names.update((f"{path}.placement.devices[{i}]", d) for i, d in enumerate(devices))
+    for at, name in names.items():
+        if len(name.encode(errors="replace")) > MAX_SUBJECT_BYTES:
+            yield Violation(at, f"is longer than {MAX_SUBJECT_BYTES} bytes")
     if not wish.weights_digest:
         yield Violation(f"{path}.weights_digest", "must be set: it says which weights these are")
     if wish.spec.weights_bytes == 0:
@@ -24,7 +31,7 @@ def _model_faults(wish: ModelWish, path: str) -> Iterator[Violation]:
         yield Violation(f"{path}.state", "must not be ABSENT: use DeleteModel")
     if wish.floor_bytes is not None and wish.floor_bytes > wish.spec.weights_bytes:
         yield Violation(f"{path}.floor_bytes", "must not exceed spec.weights_bytes")
-    devices, size = wish.placement.devices, wish.spec.devices_per_replica
+    size = wish.spec.devices_per_replica
     if devices and len(devices) % size:
         yield Violation(
             f"{path}.placement.devices",

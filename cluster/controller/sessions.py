@@ -17,7 +17,16 @@ from typing import Any, Protocol
 
 from cluster.controller import outbox as box
 from cluster.controller.outbox import Outbox
-from cluster.rpc.errors import ApiError, Code, Violation, as_api_error, invalid, not_leader
+from cluster.records import read_subject
+from cluster.rpc.errors import (
+    ApiError,
+    Code,
+    Violation,
+    as_api_error,
+    internal,
+    invalid,
+    not_leader,
+)
 from cluster.security import certificate_names
 from mirage_core.cluster_model import (
     AGENT_PROTOCOL_VERSION,
@@ -77,11 +86,15 @@ class AgentSession:
     snapshot_wanted: bool = True
     messages: int = 0
     heartbeats: int = 0
+    fault: ApiError | None = None
     ended: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def end(self, last: pb.SessionResponse | None = None) -> None:
-        self.outbox.close(last)
-        self.ended.set()
+    def end(self, fault: ApiError | None = None) -> None:
+        """Nothing is said any more but why."""
+        if not self.ended.is_set():
+            self.fault = fault
+            self.outbox.close(_last_word(fault) if fault is not None else None)
+            self.ended.set()
 
 
 @dataclass(slots=True)
@@ -140,10 +153,8 @@ class AgentSessions(agent_pb2_grpc.AgentServiceServicer):
     def end_all(self) -> None:
         """This process does not lead any more."""
         self.term = None
-        address = self._leader_address()
-        last = pb.SessionResponse(not_leader=pb.NotLeader(leader_address=address))
         for session in self._sessions.values():
-            session.end(last)
+            session.end(not_leader(self._leader_address()))
         self._sessions.clear()
 
     async def watch_over(self) -> None:
@@ -178,7 +189,10 @@ class AgentSessions(agent_pb2_grpc.AgentServiceServicer):
 
     def _give_up(self, session: AgentSession, why: str) -> None:
         _log.warning("%s: %s", session.hello.device, why)
-        session.end()
+        fault = ApiError(
+            Code.RESOURCE_EXHAUSTED, common.ERROR_REASON_OVERLOADED, why, retryable=True
+        )
+        session.end(fault)
 
     # ---- from agents
 
@@ -197,11 +211,9 @@ class AgentSessions(agent_pb2_grpc.AgentServiceServicer):
         ended = asyncio.create_task(session.ended.wait())
         try:
             await asyncio.wait((reader, writer, ended), return_when=asyncio.FIRST_COMPLETED)
-            fault = reader.exception() if reader.done() else None
-            if isinstance(fault, ApiError):
-                _log.warning("%s: %s", session.hello.device, fault)
-                session.end(_rejected(fault))
-            session.outbox.close()
+            if reader.done() and (error := reader.exception()) is not None:
+                session.end(self._fault_of(session, error))
+            session.end()
             await asyncio.wait((writer,), timeout=self._heartbeat_s)
         finally:
             session.end()
@@ -209,8 +221,16 @@ class AgentSessions(agent_pb2_grpc.AgentServiceServicer):
                 task.cancel()
             await asyncio.gather(reader, writer, ended, return_exceptions=True)
             self._leave(session, term)
-        if isinstance(fault, ApiError):
+        if (fault := session.fault) is not None:
             await context.abort(fault.code, fault.message, fault.trailing_metadata())
+
+    def _fault_of(self, session: AgentSession, error: BaseException) -> ApiError:
+        device = session.hello.device
+        if isinstance(error, ApiError):
+            _log.warning("%s: %s", device, error)
+            return error
+        _log.error("the session of %s failed", device, exc_info=error)
+        return internal()
 
     async def _open(
         self, requests: AsyncIterator[pb.SessionRequest], context: Any
@@ -244,7 +264,7 @@ class AgentSessions(agent_pb2_grpc.AgentServiceServicer):
         session.outbox.put(box.WELCOME, message)
         earlier = self._sessions.get(hello.device)
         if earlier is not None:
-            earlier.end(_rejected(_superseded(hello)))
+            earlier.end(_superseded(hello))
         self._sessions[hello.device] = session
         self.counters.opened += 1
         term.handle(events.Joined(hello))
@@ -271,12 +291,9 @@ class AgentSessions(agent_pb2_grpc.AgentServiceServicer):
                 term.handle(events.Left(device, session.hello.incarnation))
 
     async def _reject(self, context: Any, error: ApiError) -> None:
-        if error.detail.reason == common.ERROR_REASON_NOT_LEADER:
-            address = pb.NotLeader(leader_address=error.detail.leader_address)
-            await context.write(pb.SessionResponse(not_leader=address))
-        else:
+        if error.detail.reason != common.ERROR_REASON_NOT_LEADER:
             _log.warning("an agent was rejected: %s", error)
-            await context.write(_rejected(error))
+        await context.write(_last_word(error))
         await context.abort(error.code, error.message, error.trailing_metadata())
 
     async def _write(self, session: AgentSession, context: Any) -> None:
@@ -303,6 +320,8 @@ class AgentSessions(agent_pb2_grpc.AgentServiceServicer):
             session.messages += 1
             if session.ended.is_set():
                 return
+            if request is None:
+                raise invalid(Violation("request", "is no message of this stream"))
             try:
                 self._take(session, term, request)
             except ProtocolError as error:
@@ -357,6 +376,8 @@ class AgentSessions(agent_pb2_grpc.AgentServiceServicer):
 def _decode_hello(message: pb.AgentHello) -> AgentHello:
     try:
         hello = agent_codec.decode_hello(message)
+        read_subject(hello.device, "hello.device")
+        read_subject(hello.node, "hello.node")
     except ProtocolError as error:
         raise as_api_error(error) from error
     if agreed_version(hello.protocol_version) is None:
@@ -380,5 +401,9 @@ def _superseded(hello: AgentHello) -> ApiError:
     )
 
 
-def _rejected(error: ApiError) -> pb.SessionResponse:
-    return pb.SessionResponse(rejected=pb.AgentRejected(error=error.detail, message=error.message))
+def _last_word(error: ApiError) -> pb.SessionResponse:
+    if error.detail.reason == common.ERROR_REASON_NOT_LEADER:
+        address = error.detail.leader_address
+        return pb.SessionResponse(not_leader=pb.NotLeader(leader_address=address))
+    rejected = pb.AgentRejected(error=error.detail, message=error.message)
+    return pb.SessionResponse(rejected=rejected)
