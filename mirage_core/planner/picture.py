@@ -67,14 +67,15 @@ def _draw_gpu(gpu: GpuPlan, axis: Axes) -> None:
         for size_bytes, colour in parts:
             axis.barh(row, size_bytes / GIGA, left=left / GIGA, color=colour, height=0.7)
             left += size_bytes
-        idle, static = model.tokens_others_idle, model.static_tokens
+        roomier_left = start > gpu.hbm_bytes - left
         axis.annotate(
-            f"{static:,} tokens static, {idle.low:,.0f} with others idle",
-            (start / GIGA if start > gpu.hbm_bytes / 2 else left / GIGA, row),
-            xytext=(-4 if start > gpu.hbm_bytes / 2 else 4, 0),
+            f"{model.static_tokens:,} tokens static,"
+            f" {model.tokens_others_idle.low:,.0f} with others idle",
+            ((start if roomier_left else left) / GIGA, row),
+            xytext=(-4 if roomier_left else 4, 0),
             textcoords="offset points",
             va="center",
-            ha="right" if start > gpu.hbm_bytes / 2 else "left",
+            ha="right" if roomier_left else "left",
             fontsize=8,
         )
         start = left

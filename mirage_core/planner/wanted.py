@@ -90,7 +90,7 @@ class Wanted(_Strict):
     longest_tokens: Annotated[int, Field(ge=2)] = 2048
     lengths: str = "sharegpt"
     arrivals: Literal["azure-code", "azure-conv", "poisson"] = "azure-code"
-    loads: tuple[Positive, ...] = (0.25, 0.5, 0.75, 1.0)
+    loads: tuple[Positive, ...] = (0.25, 0.5, 1.0, 1.5)
     requests: Count = 400
     seed: Annotated[int, Field(ge=0)] = 0
 

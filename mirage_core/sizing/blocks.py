@@ -21,9 +21,10 @@ Weights = tuple[Weight, ...]
 
 @dataclass(frozen=True, slots=True)
 class Rank:
-    """One rank of ``ranks``, with the types of weights and caches."""
+    """One rank of ``ranks``: types of the layers' linears, of all other weights, and of caches."""
 
     ranks: int
+    linear_dtype: Dtype
     dtype: Dtype
     kv_dtype: Dtype
 
@@ -44,14 +45,14 @@ class Rank:
     def linear(self, name: str, inputs: int, outputs: int, *, bias: bool = False) -> Weight:
         """A linear that moves; inputs and outputs are this rank's."""
         params = inputs * outputs + (outputs if bias else 0)
-        return Weight(name, params, params * self.dtype.size_bytes, moves=True)
+        return Weight(name, params, params * self.linear_dtype.size_bytes, moves=True)
 
     def experts(
         self, name: str, experts: int, used: int, inputs: int, outputs: int, *, bias: bool = False
     ) -> Weight:
         """One linear of each of ``experts`` experts; a token uses ``used`` of them."""
         params = experts * (inputs * outputs + (outputs if bias else 0))
-        size_bytes = params * self.dtype.size_bytes
+        size_bytes = params * self.linear_dtype.size_bytes
         return Weight(name, params, size_bytes, None, True, experts, used)
 
     def fixed(

@@ -56,11 +56,15 @@ class Document:
         try:
             return model.model_validate(self.values)
         except ValidationError as error:
-            faults = "\n".join(
-                f"{self.where(fault['loc'])}: {_said(fault['type'], fault['msg'])}"
-                for fault in error.errors()
-            )
-            raise ConfigError(faults) from None
+            faults = {fault["loc"]: fault for fault in error.errors()}
+            raise ConfigError(
+                "\n".join(
+                    f"{self.where(place)}: {_said(fault['type'], fault['msg'])}"
+                    for place, fault in faults.items()
+                    # A list with a wrong item is wrong too, says pydantic: the item is enough.
+                    if not any(len(o) > len(place) and o[: len(place)] == place for o in faults)
+                )
+            ) from None
 
     def _note(self, node: yaml.Node, place: Place) -> None:
         self._lines[place] = node.start_mark.line + 1

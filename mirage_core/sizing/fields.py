@@ -55,12 +55,12 @@ class Fields:
             raise self._wrong(names, "a list", value)
         return value
 
-    def inner(self, name: str) -> Fields:
-        """The config inside a field, as ``text_config``."""
-        value = self._get((name,), _REQUIRED)
-        if not isinstance(value, Mapping):
-            raise self._wrong((name,), "a config", value)
-        return Fields(value, f"{self.where}: {name}")
+    def first_text(self, name: str) -> str:
+        """The first item of a list of texts."""
+        value = self.items(name)
+        if not value or not isinstance(value[0], str):
+            raise self._wrong((name,), "a list of texts", value)
+        return value[0]
 
     def _raw(self, names: tuple[str, ...]) -> Any:
         return next(

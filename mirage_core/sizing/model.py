@@ -50,7 +50,7 @@ class ModelSizing:
     """One model on one rank of ``ranks`` tensor-parallel ones; made by ``size_model``.
 
     static          weights outside the decoder layers; none of them moves
-    dtype           of weights; a few that models keep in float32 are counted so
+    dtype           of the layers' linears; weights that models keep in float32 are counted so
     kv_dtype        of keys and values
     context_tokens  most tokens of a request; None: the model sets no limit
     encoder_tokens  tokens of an encoder's output that cross-attention keeps, of one request

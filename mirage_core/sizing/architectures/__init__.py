@@ -59,12 +59,14 @@ def size_model(
 ) -> ModelSizing:
     """The model of a Hugging Face ``config`` on one of ``ranks`` tensor-parallel ranks.
 
-    ``dtype`` is the config's unless given, ``kv_dtype`` that of the weights.  Raises ConfigError
-    for a field that is missing or wrong, or ranks that do not divide the model; UnsupportedError
-    for an architecture or a quantization that is not sized.
+    ``dtype`` is the config's unless given.  One of a single byte is that of the linears of the
+    layers alone, as quantization leaves the rest as it was; their scales, some bytes a linear, are
+    not counted.  ``kv_dtype`` is that of what is not quantized.  Raises ConfigError for a field
+    that is missing or wrong, or ranks that do not divide the model; UnsupportedError for an
+    architecture or a quantization that is not sized.
     """
     fields = Fields(config, name)
-    architecture = str(fields.items("architectures")[0])
+    architecture = fields.first_text("architectures")
     family = FAMILIES.get(architecture)
     if family is None:
         raise UnsupportedError(
@@ -77,15 +79,17 @@ def size_model(
         )
     if ranks < 1:
         raise UnsupportedError(f"{name}: {ranks} ranks; a model has one or more")
-    weights = dtype or parse_dtype(fields.text("dtype", "torch_dtype", default="float32"))
-    rank = Rank(ranks, weights, kv_dtype or weights)
+    published = parse_dtype(fields.text("dtype", "torch_dtype", default="float32"))
+    linears = dtype or published
+    rest = published if linears.size_bytes == 1 else linears
+    rank = Rank(ranks, linears, rest, kv_dtype or rest)
     parts = family(fields, rank)
     longest = ("max_position_embeddings", "n_positions", "seq_length", "max_target_positions")
     return ModelSizing(
         name=name,
         architecture=architecture,
         ranks=ranks,
-        dtype=weights,
+        dtype=linears,
         kv_dtype=rank.kv_dtype,
         layers=parts.layers,
         static=parts.static,

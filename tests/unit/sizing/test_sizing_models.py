@@ -116,6 +116,13 @@ def test_dtypes_scale_weights_and_caches_apart() -> None:
     assert 2 * narrow.kv_bytes_per_token == usual.kv_bytes_per_token == wide.kv_bytes_per_token
 
 
+def test_a_quantized_model_has_small_linears_and_all_else_as_before() -> None:
+    usual, small = find_model("llama-3-8b"), find_model("llama-3-8b", dtype=Dtype.FP8)
+    assert 2 * small.movable_bytes == usual.movable_bytes
+    assert small.static_bytes == usual.static_bytes
+    assert small.kv_bytes_per_token == usual.kv_bytes_per_token
+
+
 def config(**changes: Any) -> dict[str, Any]:
     return {**known_models()["llama-3-8b"].config, **changes}
 
@@ -127,6 +134,7 @@ def config(**changes: Any) -> dict[str, Any]:
         ({"num_hidden_layers": 0}, "m: num_hidden_layers must be a whole number of at least 1"),
         ({"num_key_value_heads": "8"}, "num_key_value_heads must be a whole number"),
         ({"tie_word_embeddings": 1}, "tie_word_embeddings must be true or false"),
+        ({"architectures": []}, "m: architectures must be a list of texts"),
         ({"dtype": "bfloat17"}, "unknown dtype 'bfloat17'; there are"),
     ],
 )
