@@ -128,7 +128,7 @@ def draw_all(runner: Runner, opt_13b: ModelSizing, folder: Path) -> list[Path]:
         ),
         "figure-16": lambda: _figure_16(runner),
         "figure-17": lambda: _figure_17(runner),
-        "units": lambda: _units(opt_13b),
+        "units": lambda: _units(runner, opt_13b),
     }
     files = []
     for name, draw in figures.items():
@@ -358,23 +358,32 @@ def _figure_17(runner: Runner) -> Figure:
     return figure
 
 
-def _units(model: ModelSizing) -> Figure:
-    """What smaller units gain: layers that can be freed at no added time, by r."""
-    figure, axes = plt.subplots(figsize=(7, 4.2))
+def _units(runner: Runner, model: ModelSizing) -> Figure:
+    """What smaller units gain: layers freed at no added time by r, and a model on its own."""
+    figure, (left, middle, right) = plt.subplots(1, 3, figsize=(13, 4.2))
     layers = len(model.layers)
     ratios = np.array([2.0, 2.5, 3.0, 3.7, 4.6, 5.5, 7.1, 9.3])
-    axes.plot(ratios, layers / ratios, color="black", linestyle=":", label="the link's bound, n/r")
-    for parts, name, colour in (
-        (4, "quarters", MIRAGE),
-        (2, "halves", ELASTIC),
-        (1, "whole layers", OTHER),
-    ):
+    names = {1: "whole layers", 2: "halves", 4: "quarters"}
+    colours = {1: OTHER, 2: ELASTIC, 4: MIRAGE}
+    left.plot(ratios, layers / ratios, color="black", linestyle=":", label="the link's bound, n/r")
+    for parts in on.UNIT_PARTS:
         freed = [arithmetic.stall_free_layers(layers, parts, float(r)) for r in ratios]
-        axes.plot(ratios, freed, "o-", color=colour, label=name, markersize=4)
-    axes.set_xlabel("r: transfer over compute of a layer")
-    axes.set_ylabel(f"layers of {layers} freed without a stall")
-    axes.set_ylim(bottom=0)
-    axes.grid(alpha=0.25)
-    axes.legend(fontsize=8)
-    axes.set_title("What smaller units gain (the product's cost model)", fontsize=10)
+        left.plot(ratios, freed, "o-", color=colours[parts], label=names[parts], markersize=4)
+        base = Case(on.single("ShareGPT"), arm=on.MIRAGE, parts=parts)
+        for axes, (metric, _, factor) in ((middle, PANELS[1]), (right, PANELS[2])):
+            _line(axes, runner, base, {}, metric, factor, colours[parts], names[parts])
+    static = Case(on.single("ShareGPT"))
+    for axes, (metric, name, factor) in ((middle, PANELS[1]), (right, PANELS[2])):
+        _line(axes, runner, static, {}, metric, factor, STATIC, "static vLLM")
+        axes.set_title(f"OPT-13b alone, ShareGPT: {name}", fontsize=9)
+        axes.set_xlabel("load, multiples of static vLLM's saturation")
+        axes.set_xticks(on.LOADS)
+    left.set_title(f"layers of {layers} freed at no added time", fontsize=9)
+    left.set_xlabel("r: transfer over compute of a layer")
+    for axes in (left, right):
+        axes.set_ylim(bottom=0)
+    for axes in (left, middle, right):
+        axes.grid(alpha=0.25)
+        axes.legend(fontsize=8)
+    figure.suptitle(f"What smaller units gain ({_NOTE})")
     return figure

@@ -17,6 +17,7 @@ from rich.progress import (
     TimeElapsedColumn,
 )
 
+from mirage_core.simulator.config import RunConfig
 from mirage_core.simulator.outputs import (
     draw_series,
     figures_by_model,
@@ -28,7 +29,8 @@ from mirage_core.simulator.outputs import (
 from mirage_core.simulator.perfetto import write_trace
 from mirage_core.simulator.results import Results
 from mirage_core.simulator.run import simulate
-from mirage_core.simulator.run_file import read_run
+from mirage_core.simulator.run_file import RunFile, build_run, read_run_file
+from mirage_core.sizing.hardware import find_hardware
 
 EXAMPLE = """\
 gpu: GH200-96
@@ -58,22 +60,26 @@ def simulate_command(
     trace: Annotated[
         Path | None, typer.Option(help="Write a trace for ui.perfetto.dev: .json.")
     ] = None,
+    ends: Annotated[
+        bool,
+        typer.Option(
+            "--range",
+            help="Also run with the GPU's rates at the low and high ends of their ranges.",
+        ),
+    ] = False,
 ) -> None:
     """Replay traffic over simulated GPUs, with the product's own policy."""
-    config, wanted = read_run(run)
+    file = read_run_file(run)
     console = Console()
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    with Progress(*columns, TimeElapsedColumn(), console=console) as progress:
-        task = progress.add_task(f"{config.arm.name}: requests", total=len(wanted))
-        results = simulate(config, wanted, _now_and_then(progress, task))
-        progress.update(task, completed=len(wanted))
+    config, results = _run(file, "requests", console)
     figures = figures_by_model(results, config.models)
-    if len(figures) > 1:
-        figures["all"] = figures_of(results)
-    console.print(table(figures, f"{config.arm.name}, {figures_of(results).span_s:.0f} s"))
-    for line in _counted(results):
-        console.print(line, highlight=False)
-    console.print("Estimated from bandwidths and operations, not calibrated on this GPU.")
+    figures["all"] = figures_of(results)
+    for name, place in (("all, slow GPU", 0.0), ("all, fast GPU", 1.0)) if ends else ():
+        figures[name] = figures_of(_run(file.at_rates(place), name, console)[1])
+    console.print(table(figures, f"{config.arm.name}, {figures['all'].span_s:.0f} s"))
+    console.print(_counted(results), highlight=False)
+    if not find_hardware(file.gpu).calibrated:
+        console.print("Estimated from bandwidths and operations, not calibrated on this GPU.")
     engines = [
         f"{device.name} {engine.model}" for device in config.devices for engine in device.engines
     ]
@@ -94,6 +100,17 @@ simulate_command.__doc__ = f"{simulate_command.__doc__}\n\n\b\nAn example:\n\n\b
 """The command's help; the rest of the fields are in ``run_file``."""
 
 
+def _run(file: RunFile, what: str, console: Console) -> tuple[RunConfig, Results]:
+    """Simulate, with a progress bar."""
+    config, wanted = build_run(file)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, TimeElapsedColumn(), console=console) as progress:
+        task = progress.add_task(f"{config.arm.name}: {what}", total=len(wanted))
+        results = simulate(config, wanted, _now_and_then(progress, task))
+        progress.update(task, completed=len(wanted))
+    return config, results
+
+
 def _now_and_then(progress: Progress, task: TaskID) -> Callable[[int], None]:
     """Report every hundredth request or so: drawing costs more than simulating."""
     last = 0
@@ -107,7 +124,7 @@ def _now_and_then(progress: Progress, task: TaskID) -> Callable[[int], None]:
     return report
 
 
-def _counted(results: Results) -> list[str]:
-    """Counters of the run, a line."""
+def _counted(results: Results) -> str:
+    """Counters of the run, in a line."""
     found = {name: count for name, count in sorted(results.counters.items()) if count}
-    return [", ".join(f"{name.replace('_', ' ')} {count:,}" for name, count in found.items())]
+    return ", ".join(f"{name.replace('_', ' ')} {count:,}" for name, count in found.items())

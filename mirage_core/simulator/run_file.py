@@ -192,6 +192,10 @@ class RunFile(_Strict):
     horizon_s: Positive = 300.0
     seed: Annotated[int, Field(ge=0)] = 0
 
+    def at_rates(self, place: float) -> RunFile:
+        """The same run with memory and link at one place of their ranges."""
+        return self.model_copy(update={"bandwidth": (place, place)})
+
     @model_validator(mode="after")
     def _consistent(self) -> RunFile:
         names = [each.model for each in self.models]
@@ -210,9 +214,9 @@ class RunFile(_Strict):
         return self
 
 
-def read_run(path: Path) -> tuple[RunConfig, Requests]:
-    """A run from a file; ConfigError names file, line and field of every fault."""
-    return build_run(Document.read(path).parse(RunFile))
+def read_run_file(path: Path) -> RunFile:
+    """ConfigError names file, line and field of every fault."""
+    return Document.read(path).parse(RunFile)
 
 
 def build_run(file: RunFile) -> tuple[RunConfig, Requests]:

@@ -27,7 +27,7 @@ from mirage_core.simulator.outputs import (
 from mirage_core.simulator.perfetto import trace_events, write_trace
 from mirage_core.simulator.results import Results
 from mirage_core.simulator.run import simulate
-from mirage_core.simulator.run_file import RunFile, build_run, read_run
+from mirage_core.simulator.run_file import RunFile, build_run, read_run_file
 from mirage_core.simulator.step_models import FittedStepTime
 from mirage_core.simulator.workloads.quantiles import ALPACA, AZURE_CODE
 from mirage_core.simulator.workloads.streams import Stream, merge
@@ -221,4 +221,16 @@ def test_the_command_writes_what_it_was_asked_for(tmp_path: Path) -> None:
     assert "not calibrated" in told.output
     for path in files.values():
         assert path.stat().st_size > 0
-    assert read_run(tmp_path / "run.yaml")[0].models == ("opt-13b", "llama-3-8b")
+    assert [each.model for each in read_run_file(tmp_path / "run.yaml").models] == [
+        "opt-13b",
+        "llama-3-8b",
+    ]
+
+
+def test_the_command_gives_the_range_of_a_gpu_that_nobody_calibrated(tmp_path: Path) -> None:
+    (tmp_path / "run.yaml").write_text(SHORT.replace("horizon_s: 20", "horizon_s: 5"))
+    app = typer.Typer()
+    app.command()(simulate_command)
+    told = CliRunner().invoke(app, [str(tmp_path / "run.yaml"), "--range"], catch_exceptions=False)
+    assert "all, slow GPU" in told.output
+    assert "all, fast GPU" in told.output
