@@ -18,7 +18,7 @@ def check_model(wish: ModelWish, path: str = "wish") -> None:
 
 def _model_faults(wish: ModelWish, path: str) -> Iterator[Violation]:
     devices = wish.placement.devices
-    names = {f"{path}.name": wish.name}
+    names: dict[str, str] = {f"{path}.name": wish.name}
     names.update((f"{path}.placement.devices[{i}]", d) for i, d in enumerate(devices))
     for at, name in names.items():
         if len(name.encode(errors="replace")) > MAX_SUBJECT_BYTES:

@@ -211,8 +211,9 @@ class AgentSessions(agent_pb2_grpc.AgentServiceServicer):
         ended = asyncio.create_task(session.ended.wait())
         try:
             await asyncio.wait((reader, writer, ended), return_when=asyncio.FIRST_COMPLETED)
-            if reader.done() and (error := reader.exception()) is not None:
-                session.end(self._fault_of(session, error))
+            failure = reader.exception() if reader.done() else None
+            if failure is not None:
+                session.end(self._fault_of(session, failure))
             session.end()
             await asyncio.wait((writer,), timeout=self._heartbeat_s)
         finally:
