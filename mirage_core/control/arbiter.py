@@ -60,6 +60,8 @@ TAKE_PATIENCE_S = 60.0
 MIN_RETRY_S = 0.25
 MAX_RETRY_S = 8.0
 """An engine that refuses is left alone for a time that doubles with each refusal."""
+MAX_WITHHELD = 256
+"""Decisions that freeze or shadow mode withheld, remembered so as to be explained once."""
 _LEAST_PRIORITY = -(1 << 31) - 1
 
 
@@ -159,7 +161,7 @@ class Arbiter:
         self._limits_stale = False
         self._actions: list[Action] = []
         self._directions = NO_DIRECTIONS
-        self._withheld: dict[EngineId | None, tuple[object, ...]] = {}
+        self._withheld: set[tuple[EngineId | None, tuple[ReclaimPool | ApplyPlan, ...]]] = set()
         self.counters = Counters()
 
     # ---- what others may know
@@ -578,11 +580,14 @@ class Arbiter:
     def _withhold(
         self, engine: EngineId | None, decision: Decision, view: DeviceView, now_s: float
     ) -> None:
-        """Explain what would have been done, once for as long as it stays the same."""
+        """Explain what would have been done, once and not at each settling."""
         moves = tuple(a for a in decision.actions if isinstance(a, ReclaimPool | ApplyPlan))
-        if moves and self._withheld.get(engine) != moves:
-            self._withheld[engine] = moves
-            self._explain(engine, decision, view, now_s)
+        if not moves or (engine, moves) in self._withheld:
+            return
+        if len(self._withheld) >= MAX_WITHHELD:
+            self._withheld.clear()
+        self._withheld.add((engine, moves))
+        self._explain(engine, decision, view, now_s)
 
     def _explain(
         self, engine: EngineId | None, decision: Decision, view: DeviceView, now_s: float

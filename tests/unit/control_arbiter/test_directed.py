@@ -148,7 +148,12 @@ def test_shadow_mode_decides_logs_and_does_nothing(device: SimulatedDevice) -> N
     moves = [x for x in explained[0].decision.actions if isinstance(x, ApplyPlan)]
     assert [move.engine for move in moves] == [b.name]
     assert (b.plan, c.plan) == (RESIDENT, RESIDENT)
-    assert want(device, a, 3) == [], "the same decision is logged once"
+    direct(device, DirectDevice(shadow=True), DirectLending(model(c), at_least_bytes=PAGE_BYTES))
+    explained = want(device, a, 3)
+    assert len(explained) == 1, "what two rules would do is logged once each"
+    for _ in range(3):
+        device.tick(0.1)
+        assert want(device, a, 3) == [], "and not again"
 
 
 def test_draining_device_starts_no_engine_and_serves_those_that_run(
