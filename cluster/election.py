@@ -186,7 +186,7 @@ class Candidate:
         self._tell()
         if mine:
             try:
-                async with asyncio.timeout(self._timing.renew_s):
+                async with asyncio.timeout(self._timing.lease_s):  # it has ended by then
                     await self._store.resign(self._holder)
             except (StoreError, TimeoutError) as error:
                 _log.warning("the lease ends by itself: %s", error)

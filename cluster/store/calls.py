@@ -188,6 +188,8 @@ class Caller:
             )
         if "READONLY" in text:
             return StoreUnreachableError(f"{where} is a replica: the master has moved")
+        if isinstance(error, redis_errors.OutOfMemoryError):  # redis-py drops the code word
+            text = f"OOM {text}"
         for word, change in _REFUSALS.items():
             if word in text:
                 return StoreRefusedError(f"{where} takes no writes: {change}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import signal
 import uuid
 from collections.abc import AsyncIterator
@@ -210,7 +211,7 @@ async def test_lost_history_is_declared_before_anybody_is_elected(tmp_path: Path
     async with before:
         incarnation = (await store.open()).incarnation
         await store.campaign("old", "old:1", lease_s=60)
-    (tmp_path / "redis" / "appendonly.aof").unlink()
+    shutil.rmtree(tmp_path / "redis")
     led = asyncio.Event()
     errors: list[HistoryLostError] = []
 
