@@ -91,7 +91,9 @@ proto-check: build/proto/SOURCES.sha256
 BASE ?= HEAD
 proto-lint:
 	cd proto && npx --yes @bufbuild/buf lint && npx --yes @bufbuild/buf format --diff --exit-code
-	cd proto && npx --yes @bufbuild/buf breaking --against '../.git#ref=$(BASE),subdir=proto'
+	rm -rf build/proto-base && mkdir -p build/proto-base
+	git archive $(BASE) proto | tar -x -C build/proto-base
+	cd proto && npx --yes @bufbuild/buf breaking --against ../build/proto-base/proto
 
 clean:
 	rm -rf build

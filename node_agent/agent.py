@@ -68,7 +68,6 @@ from node_agent.listener import listen, lock_folder, prepare_private_folder
 from node_agent.metrics import Metrics
 from node_agent.processes import ProcessId, observe_boot_id, observe_process, open_process
 from node_agent.state import AgentState, RecordedDevice, RecordedEngine, load_state, save_state
-from node_agent.tracing import send_spans
 from node_agent.uplink_thread import CAPABILITIES, UplinkThread
 
 _log = logging.getLogger("mirage.agent")
@@ -210,6 +209,8 @@ class Agent:
         self._metrics = Metrics(self._geometry)
         self._closers.append(self._metrics.close)
         if config.otlp_endpoint is not None:
+            from node_agent.tracing import send_spans  # slow to import, and seldom wanted
+
             self._closers.append(send_spans(config.otlp_endpoint, self._incarnation))
         if config.metrics_port is not None:
             self._metrics.serve(config.metrics_port)
