@@ -4,34 +4,48 @@ import asyncio
 import errno
 import json
 import logging
+import random
 from dataclasses import replace
 
 import pytest
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from prometheus_client import generate_latest
 
 from mirage_core.cluster_model import (
+    AgentHello,
+    AgentIncarnation,
     Authority,
     DirectDevice,
     Directive,
     DirectiveBody,
     DirectiveId,
     LeaderWelcome,
+    NodeName,
     Outcome,
     StoreIncarnation,
 )
+from mirage_core.model import DeviceGeometry, DeviceId
 from mirage_core.wire.cluster_codec import encode_directive
 from node_agent import uplink_keeper
 from node_agent.directives import NOTHING_HELD, Held
 from node_agent.directives_file import DirectivesInMemory
 from node_agent.logs import _JsonFormatter
+from node_agent.metrics import Metrics
+from node_agent.uplink import Uplink
 from node_agent.uplink_keeper import Keeper
 from node_agent.uplink_reports import DeviceReport
+from node_agent.uplink_settings import UplinkSettings
 
 SAID = Authority(StoreIncarnation("a"), 1, 1)
 FREEZE = Directive(DirectiveId("op-1"), SAID, DirectDevice(freeze=True))
 TRACE = "0af7651916cd43dd8448eb211c80319c"
+
+
+class Clock:
+    def monotonic_s(self) -> float:
+        return 0.0
 
 
 class Device:
@@ -103,3 +117,17 @@ def test_the_span_of_a_directive_belongs_to_the_trace_of_its_admin_call(monkeypa
     assert span.attributes["mirage.outcome"] == "applied"
     line = json.loads(_JsonFormatter().format(caplog.records[-1]))
     assert (line["operation_id"], TRACE in line["traceparent"]) == ("op-1", True)
+
+
+def test_metrics_tell_of_the_uplink_and_of_answers():
+    story: list[str] = []
+    hello = AgentHello(NodeName("n"), DeviceId("d"), AgentIncarnation("i"), 4096, 10, "n")
+    settings = UplinkSettings(controllers=("127.0.0.1:1",), node="n")
+    uplink = Uplink(hello, settings, Device(story), Store(story), Clock(), random.Random(0))
+    uplink.keeper.welcome(LeaderWelcome(SAID, "", 1.0, 1.0))
+    asyncio.run(uplink.keeper.obey(encode_directive(FREEZE)))
+    metrics = Metrics(DeviceGeometry(DeviceId("d"), 4096, 10))
+    metrics.watch_uplink(uplink)
+    text = generate_latest(metrics.registry).decode()
+    assert 'mirage_directives_total{outcome="applied"} 1.0' in text
+    assert "mirage_uplink_connected 0.0" in text
