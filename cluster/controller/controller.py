@@ -95,6 +95,7 @@ class Controller:
             bind_certificates=config.agent_tls is not None
             and config.agent_tls.client_ca is not None,
         )
+        self.metrics.watch_sessions(self.sessions.counters)
         admin_leader = self._admin_leader
         reader = Reader(
             self.mirror, self._leading_term, clock, wall, lambda: self._weaknesses, admin_leader
@@ -305,7 +306,6 @@ class Controller:
         while True:
             ready = self.mirror.position is not None and bool(self.leader().admin)
             await self._health.set_ready(ready)
-            self.metrics.agents.set(len(self.sessions))
             await asyncio.sleep(_RETRY_S)
             if self._clock.monotonic_s() - checked_s >= _CHECK_S:
                 checked_s = self._clock.monotonic_s()

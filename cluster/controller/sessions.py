@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 from cluster.controller import outbox as box
 from cluster.controller.outbox import Outbox
+from cluster.metrics import SessionCounters
 from cluster.records import read_subject
 from cluster.rpc.errors import (
     ApiError,
@@ -97,15 +98,6 @@ class AgentSession:
             self.ended.set()
 
 
-@dataclass(slots=True)
-class SessionCounters:
-    opened: int = 0
-    rejected: int = 0
-    silent: int = 0
-    reports: int = 0
-    directives: int = 0
-
-
 class AgentSessions(agent_pb2_grpc.AgentServiceServicer):
     """The agents' service; ``term`` is None while this process does not lead."""
 
@@ -156,6 +148,7 @@ class AgentSessions(agent_pb2_grpc.AgentServiceServicer):
         for session in self._sessions.values():
             session.end(not_leader(self._leader_address()))
         self._sessions.clear()
+        self.counters.connected = 0
 
     async def watch_over(self) -> None:
         """Heartbeats, silence and rates, until cancelled."""
@@ -268,6 +261,7 @@ class AgentSessions(agent_pb2_grpc.AgentServiceServicer):
             earlier.end(_superseded(hello))
         self._sessions[hello.device] = session
         self.counters.opened += 1
+        self.counters.connected = len(self._sessions)
         term.handle(events.Joined(hello))
         return session, term
 
@@ -288,6 +282,7 @@ class AgentSessions(agent_pb2_grpc.AgentServiceServicer):
         device = session.hello.device
         if self._sessions.get(device) is session:
             del self._sessions[device]
+            self.counters.connected = len(self._sessions)
             if self.term is term:
                 term.handle(events.Left(device, session.hello.incarnation))
 
