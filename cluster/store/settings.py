@@ -17,6 +17,7 @@ from redis.asyncio.connection import parse_url
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.credentials import CredentialProvider
+from redis.exceptions import AuthenticationError
 
 from mirage_core.errors import ConfigError
 
@@ -110,7 +111,10 @@ class _FileCredentials(CredentialProvider):
         self._file = file
 
     def get_credentials(self) -> tuple[str] | tuple[str, str]:
-        password = read_password(self._file)
+        try:
+            password = read_password(self._file)
+        except ConfigError as error:  # as redis-py, which then drops the half-made connection
+            raise AuthenticationError(str(error)) from None
         return (self._username, password) if self._username else (password,)
 
     async def get_credentials_async(self) -> tuple[str] | tuple[str, str]:

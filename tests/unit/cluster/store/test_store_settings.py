@@ -105,6 +105,13 @@ async def test_wrong_password_is_one_clear_error_and_never_told(
         file.write_text("another\n")  # rotated: read again at the next connection
         store = RedisStore(named)
         await store.open()
+        file.unlink()  # and for a moment there is none
+        async with Redis(port=port, password="another") as admin:
+            await admin.client_kill_filter(_type="normal", skipme=True)
+        with pytest.raises(StoreAuthError, match=f"content of {file}"):
+            await store.read("model", "a")
+        file.write_text("another\n")
+        assert await store.read("model", "a") is None
         await store.close()
 
 
