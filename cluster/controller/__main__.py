@@ -85,7 +85,11 @@ async def run(settings: ControllerConfig) -> None:
     controller = Controller(
         settings, store, BootClock(), SystemWallClock(), holder=uuid.uuid4().hex
     )
-    await controller.start()
+    try:
+        await controller.start()
+    except BaseException:
+        await controller.stop()
+        raise
     running = asyncio.create_task(controller.run())
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):

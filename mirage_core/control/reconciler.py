@@ -278,7 +278,7 @@ class Reconciler:
             self._mark(record, key)
             self._mark_replica(record, key)
         self._placements.reconsider_missing()
-        self._emit_changed(f"device/{hello.device}")
+        self._emit_reachable(record)
 
     def _leave(self, device: DeviceId, incarnation: str) -> None:
         record = self.devices.get(device)
@@ -289,7 +289,7 @@ class Reconciler:
         self.connected -= 1
         record.silent_since_s, record.synced = self._now_s, False
         self._joining.pop(device, None)
-        self._emit_changed(f"device/{device}")
+        self._emit_reachable(record)
 
     def _report(self, event: Reported) -> None:
         record = self.devices.get(event.device)
@@ -444,6 +444,11 @@ class Reconciler:
 
     def _desired(self, record: DeviceRecord, key: DirectiveKey) -> DirectiveBody | None:
         """What is to hold under ``key``; None: nothing."""
+        if not record.understands(key):
+            record.withheld.add(key)
+            return None
+        if key in (DEVICE_KEY, PLACEMENT_KEY):
+            record.withheld.discard(key)
         if key == DEVICE_KEY:
             wish, _ = self.cluster
             return DirectDevice(record.wish.sharing, self.drained(record), wish.freeze, wish.shadow)
@@ -663,6 +668,10 @@ class Reconciler:
 
     def _emit_changed(self, subject: str) -> None:
         self._out.append(Changed(subject))
+
+    def _emit_reachable(self, record: DeviceRecord) -> None:
+        for subject in (f"device/{record.device}", f"node/{record.node}", "cluster"):
+            self._emit_changed(subject)
 
     def _device(self, device: DeviceId) -> DeviceRecord:
         record = self.devices.get(device)

@@ -20,6 +20,14 @@ from mirage_core.model import DeviceId, ModelName
 from mirage_core.policy.cluster.fit import need_bytes
 from mirage_core.policy.cluster.view import ClusterDevice, HeldModel, Standing
 
+_CAPABILITIES = {
+    "model": "model",
+    "lend": "lending",
+    "device": "device",
+    "placement": "placement",
+}
+"""What an agent calls the directives of a key."""
+
 
 @dataclass(slots=True)
 class Issued:
@@ -63,7 +71,8 @@ class DeviceRecord:
     synced           the connected agent was sent all that is directed to it
     issued           what is in the store, by key
     open             keys that are to be compared with what is desired, or are being stored
-    withheld         keys whose setting waits because a device of the replica cannot take it
+    withheld         keys whose setting waits because this device, or another of the replica,
+                     cannot take it
     placed           models that belong here
     running          models with an engine here, as last reported
     waiting          the model that waits for pages, and since when without a pause
@@ -90,6 +99,12 @@ class DeviceRecord:
     @property
     def connected(self) -> bool:
         return self.silent_since_s is None
+
+    def understands(self, key: DirectiveKey) -> bool:
+        """Whether its agent says that it knows this kind of directive; one that says nothing
+        knows all."""
+        known = self.hello.capabilities if self.hello is not None else ()
+        return not known or _CAPABILITIES.get(key.partition("/")[0]) in known
 
     @property
     def node(self) -> NodeName:

@@ -106,8 +106,11 @@ def _applied(
             return Condition("Applied", Truth.FALSE, "Refused", message, revision)
     withheld = [device for device in devices if key in state.devices[device].withheld]
     if withheld:
-        message = f"a device of the replica is silent or refused it: {_listed(withheld)}"
-        return Condition("Applied", Truth.FALSE, "ReplicaWithheld", message, revision)
+        message = (
+            f"withheld from {_listed(withheld)}: its agent does not know this kind of directive,"
+            " or a device of the replica is silent or refused it"
+        )
+        return Condition("Applied", Truth.FALSE, "Withheld", message, revision)
     silent = [device for device in devices if not state.devices[device].connected]
     if silent:
         message = f"not heard from: {_listed(silent)}"

@@ -184,7 +184,13 @@ class SimulatedCluster:
         self.handle(ev.Wished(wish, self.revision, traceparent))
         return self.revision
 
-    def join(self, device: str, node: str = "n1", pages: int = 100) -> SimulatedAgent:
+    def join(
+        self,
+        device: str,
+        node: str = "n1",
+        pages: int = 100,
+        capabilities: tuple[str, ...] = (),
+    ) -> SimulatedAgent:
         known = self.agents.get(DeviceId(device))
         lives = int(known.hello.incarnation) + 1 if known is not None else 1
         hello = AgentHello(
@@ -194,6 +200,7 @@ class SimulatedCluster:
             1,
             pages,
             node,
+            capabilities,
             held=tuple((k, d.operation) for k, d in known.holds.items()) if known else (),
         )
         agent = SimulatedAgent(hello, True)

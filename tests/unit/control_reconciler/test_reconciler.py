@@ -394,3 +394,12 @@ def test_unregistered_model_is_left_alone_and_told_of() -> None:
 def test_commit_that_nobody_asked_for_is_misuse() -> None:
     with pytest.raises(MisuseError, match="not asked for"):
         SimulatedCluster().handle(ev.Committed(1))
+
+
+def test_agent_is_directed_nothing_that_it_does_not_know() -> None:
+    cluster = SimulatedCluster()
+    agent = cluster.join("d1", capabilities=("device", "placement"))
+    cluster.wish(model_wish("a"))
+    cluster.settle()
+    assert set(agent.holds) == {"device", "placement"}
+    assert condition(cluster, "Applied") == (Truth.FALSE, "Withheld")
