@@ -22,7 +22,8 @@ demo: setup
 	$(BIN)/python -m benchmarks.sharing --demo
 
 test: setup lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -m "not engines" --numprocesses auto --dist loadfile
+	$(BIN)/python -m pytest -m engines
 
 lint: setup
 	$(BIN)/ruff check .

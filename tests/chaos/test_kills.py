@@ -17,6 +17,8 @@ pytest.importorskip("vllm")
 
 from tests.chaos.node import Node
 
+pytestmark = pytest.mark.engines
+
 TOKENS = 60
 PROMPTS = [
     [random.Random(index).randrange(3, 4000) for _ in range(20 + 5 * index)] for index in range(10)

@@ -18,6 +18,8 @@ pytest.importorskip("vllm")
 from benchmarks.models import Family, ModelSpec, build, native_dtype
 from tests.integration.storm import REPORT
 
+pytestmark = pytest.mark.engines
+
 REQUESTS = 20
 STORMS = 6
 
