@@ -41,7 +41,10 @@ class Traffic:
 
 @dataclass(frozen=True, slots=True)
 class PoolSize:
-    """A static KV pool: whole blocks, and the granules in which MIRAGE moves them."""
+    """A static KV pool: whole blocks, and the granules in which MIRAGE moves them.
+
+    A model that keeps nothing by token has no blocks, and granules of a page and no tokens.
+    """
 
     page_bytes: int
     block_tokens: int
@@ -56,10 +59,20 @@ class PoolSize:
 
     @property
     def granules(self) -> int:
-        return self.blocks // self.granule_blocks
+        return self.blocks // self.granule_blocks if self.granule_blocks else 0
+
+    @property
+    def granule_tokens(self) -> int:
+        return self.granule_blocks * self.block_tokens
 
     def tokens_of_pages(self, pages: int) -> int:
-        return pages // self.granule_pages * self.granule_blocks * self.block_tokens
+        return pages // self.granule_pages * self.granule_tokens
+
+    def pages_of_tokens(self, tokens: int) -> int:
+        """Pages of the granules that hold ``tokens``; as many as there are at most."""
+        if not self.granule_tokens:
+            return 0
+        return min(self.granules, -(-tokens // self.granule_tokens)) * self.granule_pages
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +125,7 @@ def pool_size(tenant: Tenant, block_tokens: int, page_bytes: int) -> PoolSize:
     sizing = tenant.sizing
     layers = [cache.token_bytes for cache in sizing.caches() if cache.token_bytes]
     layer_bytes = max(layers, default=0) * block_tokens
-    granule_blocks = blocks_of_a_granule(layer_bytes, page_bytes) if layer_bytes else 1
+    granule_blocks = blocks_of_a_granule(layer_bytes, page_bytes) if layer_bytes else 0
     block_bytes = sizing.kv_block_bytes(block_tokens)
     left_bytes = tenant.size_bytes - sizing.weight_bytes
     return PoolSize(
@@ -139,7 +152,6 @@ def _engine(member: Member, rates: Hardware, grain: UnitGrain) -> EngineView:
     """The model idle, all weights resident, its whole static pool spare."""
     pool, label = member.pool, member.tenant.wanted.label
     table = _plan_table(member, rates, grain)
-    least = -(-member.least_pool_tokens // (pool.granule_blocks * pool.block_tokens))
     pages = pool.granules * pool.granule_pages
     return EngineView(
         engine=EngineId(label),
@@ -151,7 +163,7 @@ def _engine(member: Member, rates: Hardware, grain: UnitGrain) -> EngineView:
         plan_table=table,
         pool_pages=pages,
         pool_spare_pages=pages,
-        pool_min_pages=min(pages, least * pool.granule_pages),
+        pool_min_pages=pool.pages_of_tokens(member.least_pool_tokens),
         floor_pages=cold_start_floor_pages(table, _prefill_s(member, rates)),
         granule_pages=pool.granule_pages,
     )

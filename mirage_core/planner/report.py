@@ -86,7 +86,6 @@ def _loads(gpu: GpuPlan) -> Table:
     heads = ["req/s", "TTFT p50 s", "p99 s", "TBT p50 ms", "p99 ms", "1000 tok/s"]
     priced = gpu.price_per_hour is not None
     table = _table("Load", *heads, *(["per M tok"] if priced else []))
-    table.columns[0].no_wrap = True
     table.caption = "load 1: computing all the time, batches as large as static pools allow"
     for point in gpu.loads:
         cells = [
@@ -105,7 +104,7 @@ def _loads(gpu: GpuPlan) -> Table:
 def _table(first: str, *heads: str) -> Table:
     table = Table(box=SIMPLE_HEAD, pad_edge=False, caption_justify="left")
     table.collapse_padding = True
-    table.add_column(first, overflow="fold")
+    table.add_column(first, no_wrap=True)
     for head in heads:
         table.add_column(head, justify="right", overflow="fold")
     return table

@@ -192,6 +192,18 @@ def test_models_that_the_simulator_does_not_know_are_planned_without_latencies()
     assert "keeps a state" in gpu.models[0].notes[0]
 
 
+def test_a_model_that_keeps_nothing_by_token_has_no_tokens() -> None:
+    (gpu,) = make_plan(question({"model": "mamba-2.8b"}, {"model": "opt-13b"})).gpus
+    mamba, opt = gpu.models
+    assert mamba.static_tokens == mamba.tokens_others_idle.high == 0
+    assert opt.static_tokens > 0
+
+
+def test_a_gpu_without_models_stays_empty() -> None:
+    plan = make_plan(question({"model": "opt-13b"}, gpus=[{"gpu": "GH200-96", "count": 2}]))
+    assert [len(gpu.models) for gpu in plan.gpus] == [1, 0]
+
+
 def test_tables_fit_80_columns_and_say_what_they_are() -> None:
     asked = question(*C1, loads=[0.5], requests=40)
     console = Console(width=80, record=True)
