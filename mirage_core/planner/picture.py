@@ -30,7 +30,7 @@ def draw_map(plan: Plan, path: Path) -> None:
     except ImportError:
         raise ConfigError("--map needs matplotlib: pip install matplotlib") from None
     rows = sum(max(1, len(gpu.models)) for gpu in plan.gpus)
-    figure = Figure(figsize=(9.0, 1.6 + 0.9 * len(plan.gpus) + 0.45 * rows), layout="constrained")
+    figure = Figure(figsize=(9.0, 1.6 + 0.8 * len(plan.gpus) + 0.55 * rows), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots(
         len(plan.gpus),
@@ -65,23 +65,23 @@ def _draw_gpu(gpu: GpuPlan, axis: Axes) -> None:
         )
         left = start
         for size_bytes, colour in parts:
-            axis.barh(row, size_bytes / GIGA, left=left / GIGA, color=colour, height=0.7)
+            axis.barh(row, size_bytes / GIGA, left=left / GIGA, color=colour, height=0.6)
             left += size_bytes
-        roomier_left = start > gpu.hbm_bytes - left
+        rightwards = start < gpu.hbm_bytes / 2
         axis.annotate(
             f"{model.static_tokens:,} tokens static,"
             f" {model.tokens_others_idle.low:,.0f} with others idle",
-            ((start if roomier_left else left) / GIGA, row),
-            xytext=(-4 if roomier_left else 4, 0),
+            ((start if rightwards else left) / GIGA, row - 0.3),
+            xytext=(0, 2),
             textcoords="offset points",
-            va="center",
-            ha="right" if roomier_left else "left",
+            va="bottom",
+            ha="left" if rightwards else "right",
             fontsize=8,
         )
         start = left
     axis.axvline(gpu.usable_bytes / GIGA, color="#bf616a", linestyle="--", linewidth=1)
     axis.set_yticks(range(len(gpu.models)), [model.model for model in gpu.models])
-    axis.invert_yaxis()
+    axis.set_ylim(max(1, len(gpu.models)) - 0.5, -0.8)
     axis.set_xlim(0, gpu.hbm_bytes / GIGA)
     axis.set_xlabel("GB (dashed: what models may take)")
     axis.set_title(f"{gpu.name}: {gpu.hardware}", loc="left", fontsize=10)
