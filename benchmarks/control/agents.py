@@ -100,12 +100,15 @@ class Watched:
     def __init__(self) -> None:
         self.epoch = 0
         """highest that any agent has heard"""
+        self.epochs: set[int] = set()
+        """all that were heard: each is an election"""
         self.obeyed_deposed = 0
         """directives of a lower epoch that an agent took after another had heard a higher one"""
 
     def see(self, before: Held, after: Held) -> None:
         if after.latest is not None:
             self.epoch = max(self.epoch, after.latest.epoch)
+            self.epochs.add(after.latest.epoch)
         known = {(each.key, each.authority) for each in before.directives}
         self.obeyed_deposed += sum(
             each.authority.epoch < self.epoch and (each.key, each.authority) not in known
@@ -127,20 +130,25 @@ class SimulatedAgent:
     """``UplinkDevice`` of its uplink."""
 
     def __init__(
-        self, number: int, controllers: Sequence[str], certificates: Path, clock: Clock, w: Watched
+        self,
+        number: int,
+        controllers: Sequence[str],
+        certificates: Path | None,
+        clock: Clock,
+        watched: Watched,
     ) -> None:
+        """``certificates`` None: plain text."""
         self.node = node_of(number)
         self.device = device_of(number)
         self._clock = clock
         self._arbiter = Arbiter(PAGES, Policy())
         self._engine = FakeEngine(model_of(number), self._arbiter, clock, number)
-        settings = UplinkSettings(
-            controllers=tuple(controllers),
-            node=self.node,
-            ca=certificates / "ca.pem",
-            certificate=certificates / f"{self.node}.pem",
-            key=certificates / f"{self.node}.key",
-        )
+        files: dict[str, Path] = {}
+        if certificates is not None:
+            files["ca"] = certificates / "ca.pem"
+            files["certificate"] = certificates / f"{self.node}.pem"
+            files["key"] = certificates / f"{self.node}.key"
+        settings = UplinkSettings(controllers=tuple(controllers), node=self.node, **files)
         hello = AgentHello(
             NodeName(self.node),
             self.device,
@@ -151,7 +159,7 @@ class SimulatedAgent:
             ("model", "lending", "device", "placement"),
         )
         rng = random.Random(number)
-        self.uplink = Uplink(hello, settings, self, WatchedStore(w), clock, rng)
+        self.uplink = Uplink(hello, settings, self, WatchedStore(watched), clock, rng)
 
     async def apply(self, bodies: tuple[DirectiveBody, ...]) -> None:
         directions = directions_of(bodies, PAGE_BYTES)
@@ -172,7 +180,7 @@ class SimulatedAgent:
 class Fleet:
     """Agents 0 to n - 1, each a task of this event loop."""
 
-    def __init__(self, controllers: Sequence[str], certificates: Path, clock: Clock) -> None:
+    def __init__(self, controllers: Sequence[str], certificates: Path | None, clock: Clock) -> None:
         self._controllers = controllers
         self._certificates = certificates
         self._clock = clock

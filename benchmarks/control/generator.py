@@ -39,7 +39,7 @@ class Generator:
         self._samples = 0
         self._writers: list[asyncio.Task[None]] = []
         self._accepted: dict[str, int] = {}
-        self._write_failures = 0
+        self._begun: list[asyncio.Task[Any]] = []
 
     async def grow(self, count: int, patience_s: float = 120.0) -> dict[str, Any]:
         """Until ``count`` agents are connected, each with its model placed on it."""
@@ -85,25 +85,20 @@ class Generator:
 
     async def status(self) -> dict[str, Any]:
         cluster = (await self._operator.call("GetCluster", pb.GetClusterRequest())).cluster
+        known = {"epoch": cluster.leader_epoch, "leader": cluster.leader_address}
+        return {**known, **await self.fleet()}
+
+    async def fleet(self) -> dict[str, Any]:
+        """What the agents know, and what this process has cost."""
         watched = self._fleet.watched
         return {
             "connected": self._fleet.connected(),
             "sessions": self._fleet.sessions(),
-            "epoch": cluster.leader_epoch,
-            "leader": cluster.leader_address,
             "heard_epoch": watched.epoch,
+            "elections": len(watched.epochs),
             "obeyed_deposed": watched.obeyed_deposed,
             "cpu_s": time.process_time(),
             "at_s": time.monotonic(),
-        }
-
-    async def fleet(self) -> dict[str, Any]:
-        """As ``status``, without asking a controller."""
-        watched = self._fleet.watched
-        return {
-            "connected": self._fleet.connected(),
-            "heard_epoch": watched.epoch,
-            "obeyed_deposed": watched.obeyed_deposed,
         }
 
     async def follow(self, above_epoch: int, share: float, patience_s: float) -> dict[str, Any]:
@@ -156,10 +151,21 @@ class Generator:
             self._accepted[chosen] = response.model.provenance.revision
             await asyncio.sleep(_WRITE_PAUSE_S)
 
-    async def wish(self, number: int, priority: int) -> dict[str, Any]:
-        request = pb.SetModelPriorityRequest(name=model_of(number), priority=priority)
-        response = await self._operator.call("SetModelPriority", request)
-        return {"revision": response.model.provenance.revision}
+    async def tempt(self, wishes: int) -> dict[str, Any]:
+        """Begin so many priority changes and await none: work in flight for whatever comes."""
+        for _ in range(wishes):
+            self._samples += 1
+            number = self._samples * 7919 % len(self._fleet.agents)
+            request = pb.SetModelPriorityRequest(name=model_of(number), priority=self._samples)
+            call = self._operator.call("SetModelPriority", request)
+            self._begun.append(asyncio.create_task(call))
+        return {}
+
+    async def settle(self) -> dict[str, Any]:
+        """Until all that was begun has ended."""
+        begun, self._begun = self._begun, []
+        await asyncio.gather(*begun, return_exceptions=True)
+        return {}
 
     async def end(self) -> dict[str, Any]:
         await self._operator.close()

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-import psutil
+import psutil  # type: ignore[import-untyped]
 import yaml  # type: ignore[import-untyped]
 
 from benchmarks.control.agents import node_of
@@ -28,6 +28,7 @@ from mirage_core.errors import MirageError
 LOOPBACK = "127.0.0.1"
 _LINE_BYTES = 64 << 20
 _READY_S = 60.0
+_READY = "mirage.controller operators: "
 
 
 class StageError(MirageError):
@@ -67,8 +68,10 @@ class Process:
         self._command = ["taskset", "-c", str(core), *command]
         self.log = log
         self._process: asyncio.subprocess.Process | None = None
+        self._starts = 0
 
-    async def start(self, *, piped: bool = False) -> asyncio.subprocess.Process:
+    async def start(self, *, piped: bool = False) -> None:
+        self._starts += 1
         with self.log.open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(
                 *self._command,
@@ -79,7 +82,6 @@ class Process:
                 start_new_session=True,
                 preexec_fn=end_with(os.getpid()),
             )
-        return self._process
 
     @property
     def pid(self) -> int:
@@ -124,12 +126,9 @@ class ControllerProcess(Process):
         super().__init__(name, command, folder / f"{name}.log", core)
 
     async def await_ready(self) -> None:
-        """Until it answers for its metrics, which it does when all is open."""
+        """Until its log says that its ports are open (its metrics may be in another network)."""
         until_s = time.monotonic() + _READY_S
-        while True:
-            with suppress(OSError):
-                await asyncio.to_thread(self.metrics)
-                return
+        while self.log.read_text(errors="replace").count(_READY) < self._starts:
             if not self.running or time.monotonic() > until_s:
                 raise self.fault("is not ready")
             await asyncio.sleep(0.05)
@@ -146,10 +145,10 @@ class ControllerProcess(Process):
 
     def cpu_s(self) -> float:
         times = psutil.Process(self.pid).cpu_times()
-        return times.user + times.system
+        return float(times.user + times.system)
 
     def rss_mb(self) -> float:
-        return psutil.Process(self.pid).memory_info().rss / 1e6
+        return float(psutil.Process(self.pid).memory_info().rss / 1e6)
 
 
 class GeneratorProcess(Process):
