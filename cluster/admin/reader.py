@@ -63,13 +63,13 @@ class Reader:
         term = self._term()
         if term is None:
             return [] if node else list(self._mirror.of(DEVICE))
-        devices = term.reconciler.devices
+        devices = term.reconciler.state.devices
         return [name for name, each in devices.items() if not node or each.node == node]
 
     def nodes(self) -> list[str]:
         names = set(self._mirror.of(NODE))
         if (term := self._term()) is not None:
-            names.update(each.node for each in term.reconciler.devices.values() if each.node)
+            names.update(each.node for each in term.reconciler.state.devices.values() if each.node)
         return list(names)
 
     # ---- messages; None: there is no such thing
@@ -79,10 +79,10 @@ class Reader:
         if revised is None:
             return None
         term, key = self._term(), ModelName(name)
-        known = term is not None and key in term.reconciler.models
+        known = term is not None and key in term.reconciler.state.models
         shown = self._unknown(revised)
         if term is not None and known:
-            shown = status.model_status(term.reconciler, key)
+            shown = status.model_status(term.reconciler.state, key)
         return pb.Model(
             wish=codec.encode_model_wish(revised.wish),
             provenance=_provenance(revised),
@@ -91,7 +91,7 @@ class Reader:
         )
 
     def _replicas(self, term: Term, name: ModelName) -> Iterable[pb.Replica]:
-        state = term.reconciler
+        state = term.reconciler.state
         model = state.models[name]
         nodes = {device: state.devices[device].node for device in model.placed}
         per_replica = model.wish.spec.devices_per_replica
@@ -115,14 +115,14 @@ class Reader:
                 provenance=_provenance(revised),
                 status=codec.encode_status(self._unknown(revised)),
             )
-        record = term.reconciler.devices.get(DeviceId(name))
+        record = term.reconciler.state.devices.get(DeviceId(name))
         if record is None:
             return None
         message = pb.Device(
             wish=codec.encode_device_wish(revised.wish),
             provenance=_provenance(revised),
             status=self._stamped(
-                f"device/{name}", status.device_status(term.reconciler, record.device)
+                f"device/{name}", status.device_status(term.reconciler.state, record.device)
             ),
             reachability=(
                 pb.REACHABILITY_CONNECTED if record.connected else pb.REACHABILITY_SILENT
@@ -142,13 +142,13 @@ class Reader:
     def node(self, name: str) -> pb.Node | None:
         revised = self._mirror.of(NODE).get(name)
         term = self._term()
-        members = term.reconciler.devices_of(NodeName(name)) if term is not None else []
+        members = term.reconciler.state.devices_of(NodeName(name)) if term is not None else []
         if revised is None and not members:
             return None
         revised = revised or Revised(NodeWish(NodeName(name)), 0)
         shown = self._unknown(revised)
         if term is not None:
-            shown = status.node_status(term.reconciler, NodeName(name))
+            shown = status.node_status(term.reconciler.state, NodeName(name))
         return pb.Node(
             wish=codec.encode_node_wish(revised.wish),
             provenance=_provenance(revised),
@@ -161,7 +161,7 @@ class Reader:
         term, position = self._term(), self._mirror.position
         shown = self._unknown(revised)
         if term is not None:
-            shown = status.cluster_status(term.reconciler, self._weaknesses())
+            shown = status.cluster_status(term.reconciler.state, self._weaknesses())
         message = pb.Cluster(
             wish=codec.encode_cluster_wish(revised.wish),
             provenance=_provenance(revised),
@@ -173,13 +173,13 @@ class Reader:
             message.store_incarnation = position.incarnation
         if term is not None:
             message.leader_epoch = term.fence.epoch
-            message.connected_agents = term.reconciler.connected
-            message.silent_agents = term.reconciler.silent_agents()
+            message.connected_agents = term.reconciler.state.connected
+            message.silent_agents = term.reconciler.state.silent_agents()
         return message
 
     def directive(self, device: DeviceId, key: DirectiveKey) -> pb.DirectiveRecord | None:
         term = self._term()
-        record = term.reconciler.devices.get(device) if term is not None else None
+        record = term.reconciler.state.devices.get(device) if term is not None else None
         issued = record.issued.get(key) if record is not None else None
         return self._directive(device, key, issued) if issued is not None else None
 
@@ -188,7 +188,7 @@ class Reader:
         term = self._term()
         if term is None:
             return {}
-        devices = term.reconciler.devices
+        devices = term.reconciler.state.devices
         chosen = devices if not device else {device: devices[DeviceId(device)]}
         return {
             f"{name}/{key}": (DeviceId(name), key)

@@ -49,7 +49,8 @@ from mirage_core.cluster_model import (
     agreed_version,
 )
 from mirage_core.control import reconciler_events as ev
-from mirage_core.control.reconciler import Reconciler, ReconcilerSettings
+from mirage_core.control.reconciler import Reconciler
+from mirage_core.control.reconciler_state import ReconcilerSettings
 from mirage_core.errors import (
     FencedError,
     HistoryLostError,
@@ -308,7 +309,7 @@ class Term:
         answer = event.answer
         self._metrics.answers.labels(answer.outcome.value).inc()
         self._changes.touch(DIRECTIVE, directive_name(event.device, answer.key))
-        record = self.reconciler.devices.get(event.device)
+        record = self.reconciler.state.devices.get(event.device)
         issued = record.issued.get(answer.key) if record is not None else None
         if issued is None or issued.directive.operation != answer.operation:
             return
@@ -390,7 +391,7 @@ class Term:
         while True:
             await asyncio.sleep(self._settings.flush_s)
             values: dict[str, bytes | None] = {}
-            for device, record in list(self.reconciler.devices.items()):
+            for device, record in list(self.reconciler.state.devices.items()):
                 seen = record.observation
                 if seen is None or self._flushed.get(device) == (seen.free_pages, seen.engines):
                     continue

@@ -18,20 +18,20 @@ from mirage_core.cluster_model import (
     Status,
     Truth,
 )
-from mirage_core.control.reconciler import (
+from mirage_core.control.reconciler_records import DeviceRecord, ModelRecord
+from mirage_core.control.reconciler_state import (
     DEVICE_KEY,
     PLACEMENT_KEY,
-    Reconciler,
+    ClusterState,
     model_key,
 )
-from mirage_core.control.reconciler_records import DeviceRecord, ModelRecord
 from mirage_core.model import DeviceId, ModelName
 
 _NAMED = 5
 """Devices that a message names before it only counts them."""
 
 
-def model_status(state: Reconciler, name: ModelName) -> Status:
+def model_status(state: ClusterState, name: ModelName) -> Status:
     """Raises KeyError if the model is not registered."""
     model = state.models[name]
     waiting = state.unapplied.get(model_key(name), set())
@@ -50,7 +50,7 @@ def model_status(state: Reconciler, name: ModelName) -> Status:
     return Status(model.revision, observed, (applied, _placed(model), _running(model)))
 
 
-def device_status(state: Reconciler, device: DeviceId) -> Status:
+def device_status(state: ClusterState, device: DeviceId) -> Status:
     """Raises KeyError if the device is not known."""
     record = state.devices[device]
     keys = [DEVICE_KEY, PLACEMENT_KEY]
@@ -60,7 +60,7 @@ def device_status(state: Reconciler, device: DeviceId) -> Status:
     return Status(record.wish_revision, record.wish_revision if not waiting else None, conditions)
 
 
-def node_status(state: Reconciler, node: NodeName) -> Status:
+def node_status(state: ClusterState, node: NodeName) -> Status:
     """Of a node that has devices or was wished something of."""
     _, revision = state.nodes.get(node, (None, 0))
     devices = {record.device for record in state.devices_of(node)}
@@ -76,7 +76,7 @@ def node_status(state: Reconciler, node: NodeName) -> Status:
     return Status(revision, None if waiting else revision, conditions)
 
 
-def cluster_status(state: Reconciler, weaknesses: Sequence[str]) -> Status:
+def cluster_status(state: ClusterState, weaknesses: Sequence[str]) -> Status:
     """``weaknesses`` of the store's durability, each with what ends it."""
     wish, revision = state.cluster
     waiting = state.unapplied.get(DEVICE_KEY, set())
@@ -94,7 +94,7 @@ def cluster_status(state: Reconciler, weaknesses: Sequence[str]) -> Status:
 
 
 def _applied(
-    state: Reconciler, key: DirectiveKey, waiting: Iterable[DeviceId], revision: int
+    state: ClusterState, key: DirectiveKey, waiting: Iterable[DeviceId], revision: int
 ) -> Condition:
     devices = sorted(waiting)
     if not devices:
@@ -143,7 +143,7 @@ def _reachable(record: DeviceRecord) -> Condition:
     return Condition("Reachable", Truth.FALSE, "AgentSilent", "its agent is not connected")
 
 
-def _drained(state: Reconciler, record: DeviceRecord) -> Condition:
+def _drained(state: ClusterState, record: DeviceRecord) -> Condition:
     if not state.drained(record):
         return Condition("Drained", Truth.FALSE, "NotAsked")
     if record.observation is None:
@@ -154,7 +154,7 @@ def _drained(state: Reconciler, record: DeviceRecord) -> Condition:
     return Condition("Drained", Truth.TRUE, "Drained")
 
 
-def _exhausted(state: Reconciler, record: DeviceRecord) -> Condition:
+def _exhausted(state: ClusterState, record: DeviceRecord) -> Condition:
     if record.observation is None:
         return Condition("Exhausted", Truth.UNKNOWN, "NotReported")
     if not state.is_short(record):
@@ -168,7 +168,7 @@ def _flag(kind: str, holds: bool, message: str) -> Condition:
     return Condition(kind, status, kind if holds else f"Not{kind}", message if holds else "")
 
 
-def _union(state: Reconciler, keys: Iterable[DirectiveKey]) -> set[DeviceId]:
+def _union(state: ClusterState, keys: Iterable[DirectiveKey]) -> set[DeviceId]:
     found: set[DeviceId] = set()
     return found.union(*(state.unapplied.get(key, set()) for key in keys))
 

@@ -234,7 +234,7 @@ class SimulatedCluster:
             if write.body is None:
                 self.records.pop((write.device, write.key), None)
             else:
-                authority = Authority(STORE, self.reconciler.epoch, self.revision)
+                authority = Authority(STORE, self.reconciler.state.epoch, self.revision)
                 self.records[write.device, write.key] = Directive(
                     write.operation, authority, write.body, write.traceparent
                 )
@@ -267,7 +267,7 @@ class SimulatedCluster:
         return [each.subject for each in self.emitted if each.kind == kind]
 
     def placed(self, model: str) -> set[str]:
-        return set(self.reconciler.models[ModelName(model)].placed)
+        return set(self.reconciler.state.models[ModelName(model)].placed)
 
     def body(self, device: str, key: str) -> object:
         held = self.agents[DeviceId(device)].holds.get(DirectiveKey(key))

@@ -42,25 +42,25 @@ def one_device() -> SimulatedCluster:
 
 
 def condition(cluster: SimulatedCluster, kind: str, model: str = "a") -> tuple[Truth, str]:
-    found = status.model_status(cluster.reconciler, ModelName(model))
+    found = status.model_status(cluster.reconciler.state, ModelName(model))
     each = next(each for each in found.conditions if each.kind == kind)
     return each.status, each.reason
 
 
 def test_priority_becomes_a_directive_and_is_observed_once_applied() -> None:
     cluster = one_device()
-    before = cluster.reconciler.models[A].revision
+    before = cluster.reconciler.state.models[A].revision
     revision = cluster.wish(model_wish("a", priority=7))
-    accepted = status.model_status(cluster.reconciler, A)
+    accepted = status.model_status(cluster.reconciler.state, A)
     assert (accepted.desired_revision, accepted.observed_revision) == (revision, before)
     assert condition(cluster, "Applied") == (Truth.FALSE, "Pending")
     cluster.commit()
-    assert status.model_status(cluster.reconciler, A).observed_revision == before, (
+    assert status.model_status(cluster.reconciler.state, A).observed_revision == before, (
         "sent, not applied"
     )
     cluster.settle()
     assert cluster.body("d1", "model/a") == DirectModel(A, 7, None, False, None)
-    assert status.model_status(cluster.reconciler, A).observed_revision == revision
+    assert status.model_status(cluster.reconciler.state, A).observed_revision == revision
     assert condition(cluster, "Applied") == (Truth.TRUE, "Applied")
 
 
@@ -98,7 +98,7 @@ def test_wish_set_to_what_it_is_writes_nothing() -> None:
     cluster = one_device()
     revision = cluster.wish(model_wish("a"))
     assert not cluster.commit()
-    assert status.model_status(cluster.reconciler, A).observed_revision == revision
+    assert status.model_status(cluster.reconciler.state, A).observed_revision == revision
 
 
 def test_agent_that_joins_is_told_all_at_once_and_only_when_all_is_stored() -> None:
@@ -117,7 +117,7 @@ def test_agent_of_a_new_leader_is_told_at_once_without_a_write() -> None:
     cluster.fail_over()
     agent = cluster.join("d1")
     assert not cluster.commits
-    assert {d.authority.epoch for d in agent.holds.values()} == {cluster.reconciler.epoch}
+    assert {d.authority.epoch for d in agent.holds.values()} == {cluster.reconciler.state.epoch}
     assert condition(cluster, "Applied")[0] is Truth.FALSE
     cluster.settle()
     assert condition(cluster, "Applied") == (Truth.TRUE, "Applied")
@@ -150,8 +150,8 @@ def test_end_of_an_older_stream_says_nothing_about_the_newest() -> None:
     old = cluster.agents[DeviceId("d1")].hello.incarnation
     cluster.join("d1")
     cluster.handle(ev.Left(DeviceId("d1"), old))
-    assert cluster.reconciler.devices[DeviceId("d1")].connected
-    assert cluster.reconciler.connected == 1
+    assert cluster.reconciler.state.devices[DeviceId("d1")].connected
+    assert cluster.reconciler.state.connected == 1
 
 
 def test_refused_directive_is_told_and_not_repeated() -> None:
@@ -214,7 +214,7 @@ def test_freeze_and_shadow_reach_every_device() -> None:
     cluster.settle()
     for device in ("d1", "d2"):
         assert cluster.body(device, "device") == DirectDevice(freeze=True, shadow=True)
-    found = status.cluster_status(cluster.reconciler, ())
+    found = status.cluster_status(cluster.reconciler.state, ())
     assert found.observed_revision == found.desired_revision
 
 
@@ -278,7 +278,7 @@ def test_moves_stop_while_a_third_of_the_agents_is_silent() -> None:
     cluster.pass_time(200)
     assert cluster.placed("a") == {"d1"}
     assert cluster.told("MovesStopped") == ["cluster"]
-    found = status.cluster_status(cluster.reconciler, ())
+    found = status.cluster_status(cluster.reconciler.state, ())
     assert {c.kind: c.status for c in found.conditions}["MovesStopped"] is Truth.TRUE
     cluster.join("d4")
     cluster.join("d5")
@@ -314,7 +314,7 @@ def test_model_whose_activity_is_not_reported_is_not_moved() -> None:
     cluster.pass_time(20)
     assert cluster.placed("b") == {"d1"}
     assert cluster.told("NodeNeeded") == ["model/a"]
-    assert ModelName("a") in cluster.reconciler.wanted
+    assert ModelName("a") in cluster.reconciler.state.wanted
 
 
 def test_node_is_asked_for_once_and_not_wanted_when_the_wait_ends() -> None:
@@ -324,7 +324,7 @@ def test_node_is_asked_for_once_and_not_wanted_when_the_wait_ends() -> None:
     assert cluster.told("NodeNeeded") == ["model/a"]
     cluster.report("d1", engine("a", active=True))
     cluster.pass_time(1)
-    assert not cluster.reconciler.wanted
+    assert not cluster.reconciler.state.wanted
 
 
 def test_deleted_model_drains_and_is_purged_when_it_runs_nowhere() -> None:

@@ -105,7 +105,7 @@ class ClusterMachine(RuleBasedStateMachine):
 
     @invariant()
     def books_agree(self) -> None:
-        reconciler = self.cluster.reconciler
+        reconciler = self.cluster.reconciler.state
         connected = [each for each in self.cluster.agents.values() if each.connected]
         assert reconciler.connected == len(connected)
         for name, model in reconciler.models.items():
@@ -118,7 +118,7 @@ class ClusterMachine(RuleBasedStateMachine):
     @invariant()
     def accepted_is_never_shown_as_applied(self) -> None:
         """What is shown as observed is what every device concerned holds to, and answered."""
-        reconciler = self.cluster.reconciler
+        reconciler = self.cluster.reconciler.state
         for name, model in reconciler.models.items():
             shown = status.model_status(reconciler, name)
             if shown.observed_revision != shown.desired_revision:
@@ -137,7 +137,7 @@ class ClusterMachine(RuleBasedStateMachine):
             if not self.connected(device):
                 self.cluster.join(device, node="n1" if device in DEVICES[:2] else "n2")
         self.cluster.pass_time(8)
-        reconciler = self.cluster.reconciler
+        reconciler = self.cluster.reconciler.state
         for record in reconciler.devices.values():
             agent = self.cluster.agents[record.device]
             held = {key: directive.body for key, directive in agent.holds.items()}
