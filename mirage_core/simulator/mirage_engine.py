@@ -111,7 +111,7 @@ class SimulatedEngineMemory:
         self._geometry = geometry
         self._stalls = stalls
         self._site = site
-        self._agent = agent
+        self.agent = agent
         self._policy = policy
         self._horizon_steps = horizon_steps
         self._report_interval_s = report_interval_s
@@ -228,7 +228,7 @@ class SimulatedEngineMemory:
                     raise AssertionError("the simulated link is never lost")
 
     def _send(self, message: wire.EngineMessage) -> None:
-        self._agent.send(self.name, message)
+        self.agent.send(self.name, message)
 
     # ---- a step boundary
 

@@ -92,7 +92,7 @@ class ElasticPort:
         self.short = False
         self._limits = spec.limits
         self._granule_blocks = granule_blocks
-        self._free = free
+        self.free = free
         self._map_s = granule_pages * (costs.map_page_s + costs.zero_page_s)
         self._unmap_s = granule_pages * costs.unmap_page_s
         self._limit_granules = 0
@@ -117,7 +117,7 @@ class ElasticPort:
             horizon_steps=horizon,
         )
         wanted = min(granules_holding(blocks, self._granule_blocks), self._limit_granules)
-        more = min(wanted - self.granules, self._free.pages // self.granule_pages)
+        more = min(wanted - self.granules, self.free.pages // self.granule_pages)
         delay_s = more * self._map_s if more > 0 else -more * self._unmap_s
         self._change(more)
         self.short = view.active and wanted > self.granules
@@ -137,6 +137,6 @@ class ElasticPort:
     def _change(self, granules: int) -> None:
         self.granules += granules
         if granules > 0:
-            self._free.pages -= granules * self.granule_pages
+            self.free.pages -= granules * self.granule_pages
         elif granules < 0:
-            self._free.give_back(-granules * self.granule_pages)
+            self.free.give_back(-granules * self.granule_pages)

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from mirage_core.simulator.batch_watch import BatchWatch
 from mirage_core.simulator.config import EngineSpec
 from mirage_core.simulator.memory_port import EngineView, StepMemory
+from mirage_core.simulator.quiet import QUIET_STEPS
 from mirage_core.simulator.step_time import Stretch
 from mirage_core.simulator.units import PS_PER_S
 
@@ -61,20 +62,26 @@ class HostKvPort:
             base_ps=-self._device_blocks * self._block_tokens * self._token_ps,
             per_context_ps=self._token_ps,
         )
+        host_part, quiet_steps = self._host_part(view)
         return StepMemory(
-            self._device_blocks + self._host_part(view),
+            self._device_blocks + host_part,
             headroom_steps=GROWTH_STEPS,
             stretch=stretch,
-            quiet_steps=GROWTH_STEPS // 2,
+            quiet_steps=quiet_steps,
         )
 
-    def _host_part(self, view: EngineView) -> int:
-        """Blocks in host memory that the present batch hides; the first request always fits, and
-        those that run have room to grow."""
+    def _host_part(self, view: EngineView) -> tuple[int, int]:
+        """Blocks in host memory that the present batch hides, and for how many steps that stands;
+        the first request always fits, and those that run have room to grow."""
         if not self._adaptive or not view.unfinished:
-            return self._host_blocks
+            return self._host_blocks, QUIET_STEPS
         hidden = int(self._batch.plain_s * PS_PER_S) // self._token_ps // self._block_tokens
         first = -(-next(view.demands()).final_tokens // self._block_tokens)
+        worth = max(hidden, first - self._device_blocks)
         growth = view.running * -(-GROWTH_STEPS // self._block_tokens)
-        needed = max(first, view.used_blocks + growth) - self._device_blocks
-        return min(self._host_blocks, max(hidden, needed))
+        beyond = view.used_blocks + growth - self._device_blocks - worth
+        quiet_steps = QUIET_STEPS
+        if view.running:
+            # In so many steps each request takes a block, at the most often.
+            quiet_steps = max(0, -beyond) // view.running * self._block_tokens
+        return min(self._host_blocks, worth + max(0, beyond)), quiet_steps
