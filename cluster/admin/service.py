@@ -113,10 +113,11 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
     async def _write_model(self, name: str, request: Any, method: str, edit: Edit) -> pb.Model:
         change, revision = await self._writer.change(MODEL, name, request, method, edit)
         model = self._reader.model(name) or pb.Model()
-        if request.options.dry_run or not model.wish.name:
+        if change is not None and (request.options.dry_run or not model.wish.name):
             # Of a dry run the wish as it would be; of a model that is gone already, its last.
             model.wish.CopyFrom(codec.encode_model_wish(change.after))  # type: ignore[arg-type]
             model.provenance.revision = revision
+        model.wish.name = name
         return model
 
     def _model(self, name: str) -> pb.Model:
@@ -158,7 +159,7 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         edit = edits.change_device(DeviceId(name), **fields)
         change, _ = await self._writer.change(DEVICE, name, request, method, edit)
         device = self._device(name)
-        if request.options.dry_run:
+        if request.options.dry_run and change is not None:
             device.wish.CopyFrom(codec.encode_device_wish(change.after))  # type: ignore[arg-type]
         return device
 
@@ -191,7 +192,7 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         edit = edits.change_node(NodeName(name), drain=drain)
         change, _ = await self._writer.change(NODE, name, request, method, edit)
         node = self._node(name)
-        if request.options.dry_run:
+        if request.options.dry_run and change is not None:
             node.wish.CopyFrom(codec.encode_node_wish(change.after))  # type: ignore[arg-type]
         return node
 
@@ -220,7 +221,7 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         edit = edits.change_cluster(**fields)
         change, _ = await self._writer.change(CLUSTER, CLUSTER, request, method, edit)
         cluster = self._reader.cluster()
-        if request.options.dry_run:
+        if request.options.dry_run and change is not None:
             cluster.wish.CopyFrom(codec.encode_cluster_wish(change.after))  # type: ignore[arg-type]
         return cluster
 

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from cluster.controller.mirror import Mirror
 from cluster.controller.term import Term, WallClock
-from cluster.records import decode_wish, encode_wish
+from cluster.records import encode_wish
 from cluster.rpc.errors import ApiError, Code, Violation, invalid, not_leader
 from cluster.rpc.guard import current_call
 from cluster.store.port import (
@@ -28,7 +28,6 @@ from cluster.store.port import (
     Operation,
     Position,
     Put,
-    Record,
     RecordStore,
     Request,
     Written,
@@ -49,23 +48,22 @@ W = TypeVar("W", bound=Wish)
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One wish before and after; ``before`` None: it is new."""
+    """One wish before and after; ``before`` None: it is new.  ``revision`` of ``before``."""
 
     kind: str
     name: str
     before: Wish | None
     after: Wish
-    record: Record | None
+    revision: int
 
     @property
     def changes(self) -> bool:
         return self.before != self.after
 
     def operation(self) -> Operation:
-        revision = self.record.revision if self.record is not None else ABSENT
         if self.changes:
-            return Put(self.kind, self.name, encode_wish(self.after), revision)
-        return Check(self.kind, self.name, revision)
+            return Put(self.kind, self.name, encode_wish(self.after), self.revision)
+        return Check(self.kind, self.name, self.revision)
 
     def fields(self) -> list[str]:
         """Paths of the fields that differ."""
@@ -97,77 +95,49 @@ class Writer:
 
     async def change(
         self, kind: str, name: str, request: Any, method: str, edit: Edit
-    ) -> tuple[Change, int]:
-        """Change one wish; the change and the revision at which it is accepted.
+    ) -> tuple[Change | None, int]:
+        """Change one wish: the change (None: the request was answered before), and the revision
+        at which it is accepted.
 
         Raises ApiError and StoreError; nothing is changed then, unless the outcome is unknown.
         """
-        options = request.options
-        expected = options.expected_revision if options.HasField("expected_revision") else None
-        return await self._with_retries(
-            [(kind, name, edit)], request, method, expected_revisions=(expected,)
-        )
+        options, conflicts = request.options, 0
+        if options.HasField("expected_revision"):
+            expected = options.expected_revision
+            edit = await self._expecting(kind, name, expected, edit)
+        while True:
+            try:
+                changes, revision = await self._commit([(kind, name, edit)], request, method)
+                return (changes[0] if changes else None), revision
+            except StaleRevisionError:
+                conflicts += 1
+                if options.HasField("expected_revision") or conflicts == _CONFLICTS:
+                    raise
+                await self._catch_up(kind, name)
 
     async def apply(
         self, edits: Sequence[tuple[str, str, Edit]], request: Any, method: str
     ) -> tuple[list[Change], int]:
-        """Change several wishes, all or none."""
+        """Change several wishes, all or none; the expected revision is of all wishes."""
         if len(edits) > MAX_OPERATIONS:
             raise invalid(Violation("models", f"more than {MAX_OPERATIONS} wishes at once"))
-        options = request.options
-        if options.HasField("expected_revision"):
-            lineage = await self._store.lineage()
-            if lineage.revision != options.expected_revision:
-                raise StaleRevisionError("store", "all", lineage.revision)
-        changes, revision = await self._commit_all(edits, request, method, (None,) * len(edits))
-        return changes, revision
+        options, latest = request.options, self._mirror.wishes_revision
+        if options.HasField("expected_revision") and latest > options.expected_revision:
+            raise StaleRevisionError("wishes", "all", latest)
+        return await self._commit(edits, request, method)
 
-    async def _with_retries(
-        self,
-        edits: Sequence[tuple[str, str, Edit]],
-        request: Any,
-        method: str,
-        expected_revisions: Sequence[int | None],
-    ) -> tuple[Change, int]:
-        for attempt in range(_CONFLICTS):
-            try:
-                changes, revision = await self._commit_all(
-                    edits, request, method, expected_revisions
-                )
-                return changes[0], revision
-            except StaleRevisionError:
-                if expected_revisions != (None,) or attempt == _CONFLICTS - 1:
-                    raise
-        raise AssertionError("the last attempt returns or raises")
-
-    async def _commit_all(
-        self,
-        edits: Sequence[tuple[str, str, Edit]],
-        request: Any,
-        method: str,
-        expected_revisions: Sequence[int | None],
+    async def _commit(
+        self, edits: Sequence[tuple[str, str, Edit]], request: Any, method: str
     ) -> tuple[list[Change], int]:
         term = self._leading()
-        asked, known = self._request(request, method)
-        replayed = await self._store.recall(asked) if known else None
-        changes = []
-        for (kind, name, edit), expected in zip(edits, expected_revisions, strict=True):
-            record = await self._store.read(kind, name)
-            before = decode_wish(record).wish if record is not None else None
-            if replayed is not None:
-                if before is not None:
-                    changes.append(Change(kind, name, before, before, record))
-                continue
-            actual = record.revision if record is not None else ABSENT
-            if expected is not None and expected != actual:
-                raise StaleRevisionError(kind, name, actual)
-            changes.append(Change(kind, name, before, edit(before), record))
+        asked, chosen = self._request(request, method)
+        replayed = await self._store.recall(asked) if chosen else None
         if replayed is not None:
-            await self._shown(replayed)
-            return changes, replayed.revision
-        revision = max((each.record.revision for each in changes if each.record), default=0)
+            await self._shown(replayed.revision)
+            return [], replayed.revision
+        changes = [self._edited(kind, name, edit) for kind, name, edit in edits]
         if request.options.dry_run or not any(each.changes for each in changes):
-            return changes, revision
+            return changes, max(each.revision for each in changes)
         event = self._event(changes, method, asked)
         term.note_trace(asked.id, event.traceparent)
         written = await self._store.commit(
@@ -177,8 +147,36 @@ class Writer:
             events=[codec.encode_event(event).SerializeToString()],
         )
         self._log(event, written)
-        await self._shown(written)
+        await self._shown(written.revision)
         return changes, written.revision
+
+    def _edited(self, kind: str, name: str, edit: Edit) -> Change:
+        known = self._mirror.of(kind).get(name)
+        if known is None:
+            return Change(kind, name, None, edit(None), ABSENT)
+        return Change(kind, name, known.wish, edit(known.wish), known.revision)
+
+    async def _expecting(self, kind: str, name: str, expected: int, edit: Edit) -> Edit:
+        """``edit``, once the mirror shows what the caller saw; StaleRevisionError if the store
+        has another revision."""
+        if self._revision_of(kind, name) != expected:
+            actual = await self._catch_up(kind, name)
+            if actual != expected:
+                raise StaleRevisionError(kind, name, actual)
+        return edit
+
+    async def _catch_up(self, kind: str, name: str) -> int:
+        """Wait until the mirror shows a record as the store has it; its revision."""
+        record = await self._store.read(kind, name)
+        if record is None:
+            await self._shown((await self._store.lineage()).revision)
+            return ABSENT
+        await self._shown(record.revision)
+        return record.revision
+
+    def _revision_of(self, kind: str, name: str) -> int:
+        known = self._mirror.of(kind).get(name)
+        return known.revision if known is not None else ABSENT
 
     def _leading(self) -> Term:
         term = self._term()
@@ -201,13 +199,13 @@ class Writer:
         name = f"{call.principal.name}:{chosen or uuid.uuid4().hex}"
         return Request(name, call.principal.name, fingerprint), bool(chosen)
 
-    async def _shown(self, written: Written) -> None:
-        """Wait until what was written can be read here; a slow mirror only delays the answer."""
+    async def _shown(self, revision: int) -> None:
+        """Wait until the mirror has reached it; a slow mirror only delays the answer."""
         position = self._mirror.position
         if position is not None:
             try:
                 async with asyncio.timeout(1.0):
-                    await self._mirror.reached(Position(position.incarnation, written.revision))
+                    await self._mirror.reached(Position(position.incarnation, revision))
             except TimeoutError:
                 pass
 

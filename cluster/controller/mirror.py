@@ -46,6 +46,8 @@ class Mirror:
         default_factory=lambda: {kind: {} for kind in WISH_KINDS}
     )
     directives: dict[str, Record] = field(default_factory=dict)
+    wishes_revision: int = 0
+    """of the last change of any wish, as far as was seen"""
     _seen: list[Seen] = field(default_factory=list)
     _moved: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -82,6 +84,7 @@ class Mirror:
             for name in [name for name in wishes if (kind, name) not in present]:
                 self._drop(kind, name)
         self.directives = {}
+        self.wishes_revision = 0
         for record in snapshot.records:
             self._put(record)
         self._move(snapshot.position)
@@ -119,6 +122,9 @@ class Mirror:
     def _move(self, position: Position) -> None:
         seen, self._seen = self._seen, []
         if seen:
+            for each in seen:
+                changed = each.revised.revision if each.revised is not None else position.revision
+                self.wishes_revision = max(self.wishes_revision, changed)
             self.on_wishes(seen)
         self.position = position
         self._moved.set()

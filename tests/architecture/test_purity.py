@@ -22,10 +22,13 @@ import mirage_core.policy.algorithm1
 from mirage_core.control.arbiter import Arbiter
 from mirage_core.control.arbiter_events import Tick
 from mirage_core.control.own_plans import own_plans
+from mirage_core.control.reconciler import Reconciler, ReconcilerSettings
+from mirage_core.control.reconciler_events import Tick as ClusterTick
 from mirage_core.control.remapper import PoolView, Remapper
 from mirage_core.policy.settings import Policy
 
 Arbiter(100, Policy()).handle(Tick(), 0.0)
+Reconciler("store", 1, (), ReconcilerSettings(), 0.0).handle(ClusterTick(), 0.0)
 plans = own_plans((4,) * 8, (1.0,) * 8, (0.1,) * 8)
 engine = Remapper(
     granule_pages=2, first_granules=1, max_granules=9, unit_pages=(4,) * 8, own_plans=plans,

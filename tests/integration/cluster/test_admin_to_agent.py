@@ -198,6 +198,13 @@ def test_apply_changes_all_or_nothing_and_a_dry_run_nothing(tmp_path: Path) -> N
             assert (await plane.model("b")).provenance.revision == applied.revision
             again = await plane.admin.Apply(request)
             assert {each.kind for each in again.changes} == {pb.CHANGE_KIND_UNCHANGED}
+            expecting = pb.ApplyRequest(models=[wish("a", priority=4)])
+            expecting.options.expected_revision = applied.revision
+            await plane.admin.Apply(expecting)
+            await plane.admin.SetModelPriority(pb.SetModelPriorityRequest(name="b", priority=1))
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await plane.admin.Apply(expecting)
+            assert detail_of(caught.value).reason == common.ERROR_REASON_STALE_REVISION
             bad = pb.ApplyRequest(models=[wish("a", priority=9), common.ModelWish(name="c")])
             with pytest.raises(grpc.aio.AioRpcError) as caught:
                 await plane.admin.Apply(bad)
@@ -211,7 +218,11 @@ def test_apply_changes_all_or_nothing_and_a_dry_run_nothing(tmp_path: Path) -> N
 def test_repeated_request_is_done_once_and_answered_as_the_first_time(tmp_path: Path) -> None:
     async def run() -> None:
         async with ControlPlane(tmp_path) as plane:
-            await plane.register()
+            registered = await plane.register()
+            careful = pb.WriteOptions(expected_revision=registered.provenance.revision)
+            await plane.admin.SetModelPinned(
+                pb.SetModelPinnedRequest(options=careful, name="chat", pinned=True)
+            )
             options = pb.WriteOptions(request_id="once")
             first = pb.SetModelPriorityRequest(options=options, name="chat", priority=1)
             once = (await plane.admin.SetModelPriority(first)).model.provenance.revision
@@ -223,6 +234,15 @@ def test_repeated_request_is_done_once_and_answered_as_the_first_time(tmp_path: 
                 await plane.admin.SetModelPriority(other)
             assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
             assert detail_of(caught.value).reason == common.ERROR_REASON_REQUEST_ID_REUSED
+            gone = pb.DeleteModelRequest(options=pb.WriteOptions(request_id="gone"), name="chat")
+            await plane.admin.DeleteModel(gone)
+
+            async def purged() -> bool:
+                return not (await plane.admin.ListModels(pb.ListModelsRequest())).models
+
+            await until_async(purged)
+            answer = (await plane.admin.DeleteModel(gone)).model
+            assert answer.wish.name == "chat", "what is gone can be deleted again"
             events = (await plane.admin.ListEvents(pb.ListEventsRequest())).events
             set_once = [e for e in events if e.attributes.get("request_id") == "local:once"]
             assert len(set_once) == 1
