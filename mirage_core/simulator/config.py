@@ -9,10 +9,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import TYPE_CHECKING
 
 from mirage_core.errors import ConfigError
 from mirage_core.simulator.memory_port import Arm, StaticArm
 from mirage_core.simulator.step_time import StepTime
+
+if TYPE_CHECKING:
+    from mirage_core.control.reconciler import ReconcilerSettings
 
 
 class Sharing(Enum):
@@ -151,6 +155,48 @@ class Failure:
 
 
 @dataclass(frozen=True, slots=True)
+class Scaling:
+    """Ray Serve's autoscaling of one model: replicas by the requests under way at each."""
+
+    model: str
+    least: int
+    most: int
+    target_requests: float
+    up_after_s: float = 30.0
+    down_after_s: float = 600.0
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.least <= self.most or not self.target_requests > 0:
+            raise ConfigError(
+                f"scaling of {self.model}: 1 <= least <= most and target_requests > 0 wanted"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerSpec:
+    """A cluster controller in the loop (``controller``); without one all engines serve at once.
+
+    latency_s          of a message between controller and agent
+    store_s            of one write of the metadata store
+    report_interval_s  between two reports of one agent
+    start_s            from a model's placement on a device to an engine that serves
+    scaling            models whose replicas follow their load; others are where they are
+    settings           the controller's own; None: its defaults
+    """
+
+    latency_s: float = 500e-6
+    store_s: float = 2e-3
+    report_interval_s: float = 5.0
+    start_s: float = 10.0
+    scaling: tuple[Scaling, ...] = ()
+    settings: ReconcilerSettings | None = None
+
+    def __post_init__(self) -> None:
+        if min(self.latency_s, self.store_s, self.start_s) < 0 or not self.report_interval_s > 0:
+            raise ConfigError("a controller's times must not be negative, its interval above 0")
+
+
+@dataclass(frozen=True, slots=True)
 class RunConfig:
     """All of a run but its requests.
 
@@ -159,6 +205,7 @@ class RunConfig:
     record_steps  keep the log of steps (token gaps, time series); off for very large runs
     until_s       stop then; None: run until all requests are done
     network_s     from the router to the engine and back, each way
+    controller    who places models and starts engines; None: all serve from the start
     """
 
     models: tuple[str, ...]
@@ -172,6 +219,7 @@ class RunConfig:
     record_steps: bool = True
     until_s: float | None = None
     network_s: float = 0.0
+    controller: ControllerSpec | None = None
 
     def __post_init__(self) -> None:
         names = [device.name for device in self.devices]
@@ -187,6 +235,9 @@ class RunConfig:
                 raise ConfigError(
                     f"device {device.name} is on link {device.link!r}, which is not given"
                 )
+        for rule in self.controller.scaling if self.controller is not None else ():
+            if rule.model not in self.models:
+                raise ConfigError(f"scaling of {rule.model!r}, which is no model of the run")
         for failure in self.failures:
             if failure.device not in names or failure.at_s < 0 or failure.for_s <= 0:
                 raise ConfigError(f"no such device, or a time below 0: {failure}")

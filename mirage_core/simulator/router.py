@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 
 from mirage_core.simulator.config import Routing
 from mirage_core.simulator.engine import Engine
@@ -23,6 +23,8 @@ class Router:
         self._engines: dict[int, Engine] = {}
         self._heap: list[tuple[int, int]] = []
         self._next = 0
+        self.requests = 0
+        """Under way, at all replicas."""
         self._homes: dict[int, int] = {}
         """Prefix group to the replica that served it last."""
 
@@ -61,9 +63,14 @@ class Router:
         self._count(engine.index, -1)
 
     def _count(self, index: int, change: int) -> None:
+        self.requests += change
         load = self._load[index] = self._load[index] + change
         if index in self._engines and self._routing is not Routing.ROUND_ROBIN:
             heappush(self._heap, (load, index))
+            if len(self._heap) > 64 + 4 * len(self._engines):
+                # Stale entries of loads that do not come back would pile up.
+                self._heap = [(self._load[i], i) for i in self._engines]
+                heapify(self._heap)
 
     def _least(self) -> int:
         heap = self._heap

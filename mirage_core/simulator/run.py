@@ -16,6 +16,7 @@ import numpy as np
 from mirage_core.errors import ConfigError
 from mirage_core.simulator.book import Book
 from mirage_core.simulator.config import DeviceSpec, Failure, RunConfig
+from mirage_core.simulator.controller import Controller
 from mirage_core.simulator.device import Device
 from mirage_core.simulator.engine import Engine
 from mirage_core.simulator.link import LinkDomain
@@ -68,7 +69,9 @@ class Run:
         self.devices: list[Device] = []
         self._device_of: list[Device] = []
         self._engines: list[Engine] = []
-        names = {model: index for index, model in enumerate(config.models)}
+        self._models = {model: index for index, model in enumerate(config.models)}
+        self._held: list[list[Live]] = [[] for _ in config.models]
+        """Requests of each model for which no replica was there."""
         self._limits = [
             next(e.limits for d in config.devices for e in d.engines if e.model == model)
             for model in config.models
@@ -76,11 +79,15 @@ class Run:
         self._routers = [Router(config.routing) for _ in config.models]
         self._router_of: list[Router] = []
         for spec in config.devices:
-            self._add_device(spec, names)
+            self._add_device(spec)
+        self.controller: Controller | None = None
+        if config.controller is not None:
+            routers = dict(zip(config.models, self._routers, strict=True))
+            self.controller = Controller(config.controller, self, self.devices, routers)
         for failure in config.failures:
             self._add_failure(failure)
 
-    def _add_device(self, spec: DeviceSpec, names: dict[str, int]) -> None:
+    def _add_device(self, spec: DeviceSpec) -> None:
         engines: list[Engine] = []
         for engine_spec in spec.engines:
             engine = Engine(
@@ -94,8 +101,9 @@ class Run:
             engines.append(engine)
             self._engines.append(engine)
             self._boundary_ps.append(NEVER_PS)
-            router = self._routers[names[engine_spec.model]]
-            router.add(engine)
+            router = self._routers[self._models[engine_spec.model]]
+            if self.config.controller is None:
+                router.add(engine)
             self._router_of.append(router)
         device = Device(spec, engines, self)
         self.devices.append(device)
@@ -156,6 +164,9 @@ class Run:
         for engine in engines:
             self.book.counters["steps"] += engine.steps
             self.book.counters["preemptions"] += engine.preemptions
+        if self.controller is not None:
+            for name in ("commits", "directives", "reports"):
+                self.book.counters[f"controller_{name}"] = getattr(self.controller, name)
         return self.book.results(min(until_ps, end_ps + self._network_ps))
 
     def _arrivals(self) -> Iterator[tuple[int, int, int, int, int, int, int, int]]:
@@ -204,12 +215,22 @@ class Run:
         router = self._routers[model]
         engine = router.choose(request)
         if engine is None:
-            self._end(request.row, Status.LOST)
+            if self.controller is not None:
+                self._held[model].append(request)
+            else:
+                self._end(request.row, Status.LOST)
         elif engine.refuses(request):
             router.done(engine)
             self._end(request.row, Status.REJECTED)
         else:
             self._device_of[engine.index].receive(engine, request, self.now_ps)
+
+    def in_service(self, engine: Engine) -> None:
+        """A replica is there: requests that waited for one go on."""
+        model = self._models[engine.spec.model]
+        held, self._held[model] = self._held[model], []
+        for request in held:
+            self._route(request, model)
 
     def _end(self, row: int, status: Status) -> None:
         """A request ends without being served; so do those that await it."""
@@ -251,6 +272,8 @@ class Run:
         for engine in device.engines:
             self._boundary_ps[engine.index] = NEVER_PS
             self._router_of[engine.index].remove(engine)
+        if self.controller is not None:
+            self.controller.lost(device)
         for engine, lost in device.fail(self.now_ps):
             for request in lost:
                 self._router_of[engine.index].done(engine)
@@ -259,6 +282,9 @@ class Run:
 
     def _recover(self, device: Device) -> None:
         device.recover()
+        if self.controller is not None:
+            self.controller.back(device)
+            return
         for engine in device.engines:
             self._router_of[engine.index].add(engine)
 
