@@ -183,6 +183,14 @@ class Reader:
         issued = record.issued.get(key) if record is not None else None
         return self._directive(device, key, issued) if issued is not None else None
 
+    def find_directive(self, operation: str) -> pb.DirectiveRecord | None:
+        term = self._term()
+        for device, record in term.reconciler.state.devices.items() if term is not None else ():
+            for key, issued in record.issued.items():
+                if issued.directive.operation == operation:
+                    return self._directive(device, key, issued)
+        return None
+
     def directives(self, device: str = "") -> dict[str, tuple[DeviceId, DirectiveKey]]:
         """(device, key) by a name that orders them."""
         term = self._term()

@@ -113,7 +113,8 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
     async def _write_model(self, name: str, request: Any, method: str, edit: Edit) -> pb.Model:
         change, revision = await self._writer.change(MODEL, name, request, method, edit)
         model = self._reader.model(name) or pb.Model()
-        if change is not None and (request.options.dry_run or not model.wish.name):
+        behind = model.provenance.revision < revision  # the mirror is slow
+        if change is not None and (request.options.dry_run or behind or not model.wish.name):
             # Of a dry run the wish as it would be; of a model that is gone already, its last.
             model.wish.CopyFrom(codec.encode_model_wish(change.after))  # type: ignore[arg-type]
             model.provenance.revision = revision
@@ -239,11 +240,10 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
     async def GetDirective(self, request: Any, context: Any) -> pb.GetDirectiveResponse:
         self._lead()
         wanted = read_name(request.operation_id, "operation_id")
-        for pair in self._reader.directives().values():
-            record = self._reader.directive(*pair)
-            if record is not None and record.directive.operation_id == wanted:
-                return pb.GetDirectiveResponse(directive=record)
-        raise not_found("directive", wanted, "only the latest of each key is kept")
+        record = self._reader.find_directive(wanted)
+        if record is None:
+            raise not_found("directive", wanted, "only the latest of each key is kept")
+        return pb.GetDirectiveResponse(directive=record)
 
     async def ListEvents(self, request: Any, context: Any) -> pb.ListEventsResponse:
         token = pages.start_of(request.page)

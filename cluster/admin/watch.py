@@ -6,6 +6,7 @@ told of all that changed since, or that this is not known any more.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
@@ -16,12 +17,15 @@ from cluster.records import CLUSTER, DEVICE, DIRECTIVE, MODEL, NODE
 from cluster.rpc.errors import ApiError, Code, Violation, invalid
 from mirage_core.cluster_model import DirectiveKey, Event
 from mirage_core.model import DeviceId
+from mirage_core.ports import Clock
 from mirage_core.wire import cluster_codec as codec
 from mirage_core.wire.v1 import admin_pb2 as pb
 from mirage_core.wire.v1 import common_pb2
 
 EVENT = "event"
 HEARTBEAT_S = 5.0
+_PAUSE_S = 0.05
+"""Between two rounds: changes in between are told once."""
 _KINDS = {
     pb.RESOURCE_KIND_MODEL: MODEL,
     pb.RESOURCE_KIND_DEVICE: DEVICE,
@@ -40,6 +44,7 @@ class Watches:
         changes: Changes,
         mirror: Mirror,
         event: Callable[[int], Event | None],
+        clock: Clock,
         limit: int,
     ) -> None:
         """``event`` by sequence, None if it is kept no longer."""
@@ -47,6 +52,7 @@ class Watches:
         self._changes = changes
         self._mirror = mirror
         self._event = event
+        self._clock = clock
         self._limit = limit
         self._open = 0
 
@@ -75,21 +81,21 @@ class Watches:
             for response in self._snapshot(kinds):
                 yield response
         incarnation = self._incarnation()
+        told_s = self._clock.monotonic_s()
         while True:
             await self._changes.wait(count, HEARTBEAT_S)
             if self._incarnation() != incarnation:
                 raise _trimmed("the store's history is another now")
-            latest, changed = self._changes.count, self._changes.since(count)
-            count = latest
-            told = False
+            count, changed = self._changes.count, self._changes.since(count)
             for subject in changed:
-                if subject[0] in kinds:
-                    message = self._response(subject)
-                    if message is not None:
-                        told = True
-                        yield message
-            if not told:
+                message = self._response(subject) if subject[0] in kinds else None
+                if message is not None:
+                    told_s = self._clock.monotonic_s()
+                    yield message
+            if self._clock.monotonic_s() - told_s >= HEARTBEAT_S:
+                told_s = self._clock.monotonic_s()
                 yield self._numbered(heartbeat=pb.WatchHeartbeat())
+            await asyncio.sleep(_PAUSE_S)
 
     def _kinds(self, request: Any) -> set[str]:
         unknown = [i for i, kind in enumerate(request.kinds) if kind not in _KINDS]

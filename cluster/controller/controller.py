@@ -101,7 +101,9 @@ class Controller:
             self.mirror, self._leading_term, clock, wall, lambda: self._weaknesses, admin_leader
         )
         writer = Writer(store, self.mirror, self._leading_term, admin_leader, wall)
-        watches = Watches(reader, self._changes, self.mirror, self._events.get, limits.watches)
+        watches = Watches(
+            reader, self._changes, self.mirror, self._events.get, clock, limits.watches
+        )
         service = AdminService(reader, writer, watches, store, self._leading_term, admin_leader)
         guard = Guard(
             tokens=watch_tokens(config.tokens) if config.tokens is not None else None,

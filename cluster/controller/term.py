@@ -11,37 +11,24 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict, deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, TypeVar
+from typing import Protocol
 
 from cluster.controller.changes import Changes
+from cluster.controller.fenced_writer import FencedWriter
 from cluster.controller.mirror import Mirror, Seen
 from cluster.controller.sessions import AgentSessions
 from cluster.metrics import ControllerMetrics
-from cluster.records import (
-    DIRECTIVE,
-    MODEL,
-    decode_directive,
-    directive_name,
-    encode_directive,
-)
+from cluster.records import DEVICE, DIRECTIVE, MODEL, decode_directive, directive_name
 from cluster.rpc.errors import not_leader
-from cluster.store.port import (
-    Delete,
-    Fence,
-    Lineage,
-    Operation,
-    Position,
-    Put,
-    RecordStore,
-    Request,
-)
+from cluster.store.port import Fence, Lineage, Position, RecordStore
 from cluster.tracing import Tracing
 from mirage_core.cluster_model import (
     AGENT_PROTOCOL_VERSION,
     AgentHello,
     Authority,
+    DeviceObservation,
     Event,
     Explanation,
     LeaderWelcome,
@@ -51,26 +38,14 @@ from mirage_core.cluster_model import (
 from mirage_core.control import reconciler_events as ev
 from mirage_core.control.reconciler import Reconciler
 from mirage_core.control.reconciler_state import ReconcilerSettings
-from mirage_core.errors import (
-    FencedError,
-    HistoryLostError,
-    NotReplicatedError,
-    ProtocolError,
-    StaleRevisionError,
-    StoreError,
-    StoreRefusedError,
-    StoreUnreachableError,
-)
+from mirage_core.errors import FencedError, HistoryLostError, ProtocolError
 from mirage_core.model import DeviceId, ModelName
 from mirage_core.ports import Clock
 from mirage_core.wire import agent_codec, cluster_codec
 
 _log = logging.getLogger("mirage.term")
 
-T = TypeVar("T")
-
 TICK_S = 1.0
-_RETRY_S, _RETRY_MAX_S = 0.05, 1.0
 _EXPLANATIONS_KEPT = 64
 _EVENTS_WAITING = 10_000
 _TRACES_KEPT = 4096
@@ -129,7 +104,9 @@ class Term:
         self._events: deque[Event] = deque(maxlen=_EVENTS_WAITING)
         self._event_waits = asyncio.Event()
         self._over = asyncio.Event()
-        self._requests = 0
+        self._writer = FencedWriter(
+            store, fence, lineage.incarnation, settings.holder, metrics, self._end_if_over
+        )
         self._flushed: dict[DeviceId, object] = {}
         self._traces: OrderedDict[str, str] = OrderedDict()
         self.explanations: dict[DeviceId, deque[Explanation]] = {}
@@ -182,6 +159,10 @@ class Term:
 
     def end(self) -> None:
         self._over.set()
+
+    def _end_if_over(self) -> None:
+        if not self.leads():
+            self.end()
 
     # ---- events in
 
@@ -322,60 +303,25 @@ class Term:
     async def _commit_forever(self) -> None:
         while True:
             commit = await self._commits.get()
-            operations: list[Operation] = []
-            for write in commit.writes:
-                name = directive_name(write.device, write.key)
-                if write.body is None:
-                    operations.append(Delete(DIRECTIVE, name, None))
-                    continue
-                payload = encode_directive(
-                    write.operation,
-                    write.body,
-                    self._lineage.incarnation,
-                    self.fence.epoch,
-                    write.traceparent,
-                )
-                operations.append(Put(DIRECTIVE, name, payload, None))
-            request = self._request()
-            with self._metrics.commit_s.time():
-                written = await self._insist(
-                    lambda ops=operations, req=request: self._store.commit(  # type: ignore[misc]
-                        ops, req, fence=self.fence
-                    )
-                )
-            self._metrics.directives_written.inc(len(operations))
-            self.handle(ev.Committed(written.revision))
+            revision = await self._writer.commit(commit.writes)
+            self.handle(ev.Committed(revision))
             for write in commit.writes:
                 self._changes.touch(DIRECTIVE, directive_name(write.device, write.key))
 
     async def _purge_forever(self) -> None:
         while True:
             purge = await self._purges.get()
-            delete = Delete(MODEL, purge.model, purge.revision)
-            request = self._request()
-            try:
-                await self._insist(
-                    lambda op=delete, req=request: self._store.commit(  # type: ignore[misc]
-                        [op], req, fence=self.fence
-                    )
-                )
-            except StaleRevisionError:
-                continue  # somebody wished something of it meanwhile
-            self._emit(ev.Emit("ModelGone", f"model/{purge.model}", "runs nowhere any more"))
+            if await self._writer.purge(purge):
+                self._emit(ev.Emit("ModelGone", f"model/{purge.model}", "runs nowhere any more"))
 
     async def _store_events_forever(self) -> None:
-        """An event may be stored twice after an unknown outcome, rather than not at all."""
         while True:
             await self._event_waits.wait()
             self._event_waits.clear()
             while self._events:
                 batch = [self._events.popleft() for _ in range(min(100, len(self._events)))]
                 payloads = [cluster_codec.encode_event(e).SerializeToString() for e in batch]
-                await self._insist(
-                    lambda p=payloads: self._store.append_events(  # type: ignore[misc]
-                        p, fence=self.fence
-                    )
-                )
+                await self._writer.append_events(payloads)
 
     async def _tick_forever(self) -> None:
         while True:
@@ -398,35 +344,10 @@ class Term:
                 self._flushed[device] = (seen.free_pages, seen.engines)
                 values[device] = _encode_observation(seen)
                 if len(values) >= 100:
-                    await self._observe(values)
+                    await self._writer.observe(DEVICE, values)
                     values = {}
             if values:
-                await self._observe(values)
-
-    async def _observe(self, values: Mapping[str, bytes | None]) -> None:
-        await self._insist(lambda: self._store.observe("device", values, fence=self.fence))
-
-    async def _insist(self, action: Callable[[], Awaitable[T]]) -> T:
-        """Do it until it is known to be done.  Raises what repeating does not help."""
-        pause_s = _RETRY_S
-        while True:
-            try:
-                return await action()
-            except (StoreUnreachableError, NotReplicatedError, StoreRefusedError) as error:
-                self._metrics.store_errors.labels(type(error).__name__).inc()
-                _log.warning("the store: %s", error)
-            except StoreError as error:
-                self._metrics.store_errors.labels(type(error).__name__).inc()
-                raise
-            if not self.leads():
-                self.end()
-            await asyncio.sleep(pause_s)
-            pause_s = min(2 * pause_s, _RETRY_MAX_S)
-
-    def _request(self) -> Request:
-        self._requests += 1
-        holder = self._settings.holder
-        return Request(f"{holder}-{self.fence.epoch}-{self._requests}", f"controller/{holder}")
+                await self._writer.observe(DEVICE, values)
 
 
 def history_lost_event(why: str, unix_s: float) -> bytes:
@@ -441,7 +362,7 @@ def history_lost_event(why: str, unix_s: float) -> bytes:
     return cluster_codec.encode_event(event).SerializeToString()
 
 
-def _encode_observation(seen: Any) -> bytes:
+def _encode_observation(seen: DeviceObservation) -> bytes:
     return agent_codec.encode_observation(seen).SerializeToString()
 
 
