@@ -59,6 +59,14 @@ validation: setup
 bench-sizing: setup
 	$(BIN)/python -m benchmarks.sizing
 
+bench-control: setup
+	$(BIN)/python -m benchmarks.control $(if $(QUICK),--quick)
+
+# A client in another language drives the admin API through reflection (needs node and npm).
+real-client: setup
+	cd tests/real_client && npm ci --silent --no-audit --no-fund --ignore-scripts
+	$(BIN)/python -m tests.real_client
+
 chaos: setup
 	$(BIN)/python -m pytest tests/chaos --rounds=20
 

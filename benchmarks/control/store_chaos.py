@@ -67,12 +67,15 @@ async def run(
         accepted: dict[str, int] = written["accepted"]
     return {
         "writes_accepted": len(accepted),
-        "writes_lost": sum(revisions.get(each) != at for each, at in accepted.items()),
+        "writes_lost": sum(each not in revisions for each in accepted),
         "writes_twice": sum(count > 1 for count in times.values()),
         "store_chaos": {
             "kills": kills,
             "pause_s": pause_s,
             "replies_dropped": proxy.dropped,
+            "told_another_revision": sum(
+                revisions.get(each, at) != at for each, at in accepted.items()
+            ),
             "failed_calls": written["failures"],
             "agents": agents,
             "connected_when_paused": during["connected"],
