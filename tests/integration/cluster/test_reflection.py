@@ -24,10 +24,10 @@ def drive(address: str) -> tuple[int, int]:
         assert SERVICE in database.get_services()
         service = DescriptorPool(database).FindServiceByName(SERVICE)
 
-        def call(name: str, **fields: object) -> object:
-            method = service.FindMethodByName(name)
+        def call(rpc: str, **fields: object) -> object:
+            method = service.FindMethodByName(rpc)
             send = channel.unary_unary(
-                f"/{SERVICE}/{name}",
+                f"/{SERVICE}/{rpc}",
                 request_serializer=lambda message: message.SerializeToString(),
                 response_deserializer=GetMessageClass(method.output_type).FromString,
             )
