@@ -3,8 +3,6 @@
 One task reads a session and one writes it, from its outbox.  A single ticker watches over all of
 them: it sends heartbeats where nothing else was sent, and ends sessions that were silent for three
 intervals (plain gRPC writes into a silent partition for minutes without an error).
-
-This is the hot path: a thousand agents report once a second on the core that does all the rest.
 """
 
 from __future__ import annotations
@@ -12,36 +10,16 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from cluster.controller import outbox as box
 from cluster.controller.outbox import Outbox
+from cluster.controller.session import AgentSession, Leadership, decode_hello, last_word
 from cluster.metrics import SessionCounters
-from cluster.records import read_subject
-from cluster.rpc.errors import (
-    ApiError,
-    Code,
-    Violation,
-    as_api_error,
-    internal,
-    invalid,
-    not_leader,
-)
+from cluster.rpc.errors import ApiError, Code, Violation, internal, invalid, not_leader
 from cluster.security import certificate_names
-from mirage_core.cluster_model import (
-    AGENT_PROTOCOL_VERSION,
-    AgentHello,
-    DeviceObservation,
-    Directive,
-    DirectiveSnapshot,
-    Event,
-    Explanation,
-    LeaderWelcome,
-    agreed_version,
-)
+from mirage_core.cluster_model import AgentHello, Directive, DirectiveSnapshot
 from mirage_core.control import reconciler_events as events
-from mirage_core.errors import ProtocolError
 from mirage_core.model import DeviceId
 from mirage_core.ports import Clock
 from mirage_core.wire import agent_codec, cluster_codec
@@ -56,46 +34,6 @@ HELLO_PATIENCE_S = 10.0
 _OUTBOX_MESSAGES = 4096
 _TICKS_A_HEARTBEAT = 4
 _RATE_WINDOW_S = 10.0
-
-
-class Leadership(Protocol):
-    """What sessions need of the leader's term."""
-
-    def leads(self) -> bool:
-        """Whether this process leads at this moment, by its own clock."""
-        ...
-
-    async def welcome(self, hello: AgentHello) -> LeaderWelcome:
-        """Raises ApiError if the agent cannot be taken."""
-        ...
-
-    def handle(self, event: events.Event) -> None: ...
-
-    def take_event(self, device: DeviceId, event: Event) -> None: ...
-
-    def take_explanation(self, explanation: Explanation) -> None: ...
-
-
-@dataclass(slots=True, eq=False)
-class AgentSession:
-    hello: AgentHello
-    outbox: Outbox
-    leads: Callable[[], bool]
-    heard_s: float
-    sent_s: float
-    observation: DeviceObservation | None = None
-    snapshot_wanted: bool = True
-    messages: int = 0
-    heartbeats: int = 0
-    fault: ApiError | None = None
-    ended: asyncio.Event = field(default_factory=asyncio.Event)
-
-    def end(self, fault: ApiError | None = None) -> None:
-        """Nothing is said any more but why."""
-        if not self.ended.is_set():
-            self.fault = fault
-            self.outbox.close(_last_word(fault) if fault is not None else None)
-            self.ended.set()
 
 
 class AgentSessions(agent_pb2_grpc.AgentServiceServicer):
@@ -176,9 +114,7 @@ class AgentSessions(agent_pb2_grpc.AgentServiceServicer):
                 return
             session.messages = 0
         if now_s - session.sent_s >= self._heartbeat_s * (1 - 0.5 / _TICKS_A_HEARTBEAT):
-            session.heartbeats += 1
-            beat = pb.SessionResponse(heartbeat=pb.Heartbeat(sequence=session.heartbeats))
-            session.outbox.put(box.HEARTBEAT, beat)
+            session.beat()
 
     def _give_up(self, session: AgentSession, why: str) -> None:
         _log.warning("%s: %s", session.hello.device, why)
@@ -194,12 +130,12 @@ class AgentSessions(agent_pb2_grpc.AgentServiceServicer):
     ) -> None:
         requests = aiter(request_iterator)
         try:
-            session, term = await self._open(requests, context)
+            session = await self._open(requests, context)
         except ApiError as error:
             self.counters.rejected += 1
             await self._reject(context, error)
             return
-        reader = asyncio.create_task(self._read(session, term, requests))
+        reader = asyncio.create_task(self._read(session, requests))
         writer = asyncio.create_task(self._write(session, context))
         ended = asyncio.create_task(session.ended.wait())
         try:
@@ -214,7 +150,7 @@ class AgentSessions(agent_pb2_grpc.AgentServiceServicer):
             for task in (reader, writer, ended):
                 task.cancel()
             await asyncio.gather(reader, writer, ended, return_exceptions=True)
-            self._leave(session, term)
+            self._leave(session)
         if (fault := session.fault) is not None:
             await context.abort(fault.code, fault.message, fault.trailing_metadata())
 
@@ -226,9 +162,7 @@ class AgentSessions(agent_pb2_grpc.AgentServiceServicer):
         _log.error("the session of %s failed", device, exc_info=error)
         return internal()
 
-    async def _open(
-        self, requests: AsyncIterator[pb.SessionRequest], context: Any
-    ) -> tuple[AgentSession, Leadership]:
+    async def _open(self, requests: AsyncIterator[pb.SessionRequest], context: Any) -> AgentSession:
         try:
             async with asyncio.timeout(HELLO_PATIENCE_S):
                 request = await anext(requests, None)
@@ -236,7 +170,7 @@ class AgentSessions(agent_pb2_grpc.AgentServiceServicer):
             request = None
         if request is None or request.WhichOneof("body") != "hello":
             raise invalid(Violation("hello", "must be the first message"))
-        hello = _decode_hello(request.hello)
+        hello = decode_hello(request.hello)
         self._check_certificate(hello, context)
         term = self.term
         if term is None or not term.leads():
@@ -253,7 +187,8 @@ class AgentSessions(agent_pb2_grpc.AgentServiceServicer):
         if self.term is not term or not term.leads():
             raise not_leader(self._leader_address())
         now_s = self._clock.monotonic_s()
-        session = AgentSession(hello, Outbox(_OUTBOX_MESSAGES), term.leads, now_s, now_s)
+        outbox = Outbox(_OUTBOX_MESSAGES)
+        session = AgentSession(hello, term, outbox, self.counters, now_s, now_s)
         message = pb.SessionResponse(welcome=agent_codec.encode_welcome(welcome))
         session.outbox.put(box.WELCOME, message)
         earlier = self._sessions.get(hello.device)
@@ -263,7 +198,7 @@ class AgentSessions(agent_pb2_grpc.AgentServiceServicer):
         self.counters.opened += 1
         self.counters.connected = len(self._sessions)
         term.handle(events.Joined(hello))
-        return session, term
+        return session
 
     def _check_certificate(self, hello: AgentHello, context: Any) -> None:
         if not self._bind_certificates:
@@ -278,25 +213,25 @@ class AgentSessions(agent_pb2_grpc.AgentServiceServicer):
                 advice="give the agent a certificate whose subject alternative names hold its node",
             )
 
-    def _leave(self, session: AgentSession, term: Leadership) -> None:
+    def _leave(self, session: AgentSession) -> None:
         device = session.hello.device
         if self._sessions.get(device) is session:
             del self._sessions[device]
             self.counters.connected = len(self._sessions)
-            if self.term is term:
-                term.handle(events.Left(device, session.hello.incarnation))
+            if self.term is session.term:
+                session.term.handle(events.Left(device, session.hello.incarnation))
 
     async def _reject(self, context: Any, error: ApiError) -> None:
         if error.detail.reason != common.ERROR_REASON_NOT_LEADER:
             _log.warning("an agent was rejected: %s", error)
-        await context.write(_last_word(error))
+        await context.write(last_word(error))
         await context.abort(error.code, error.message, error.trailing_metadata())
 
     async def _write(self, session: AgentSession, context: Any) -> None:
         while True:
             messages = await session.outbox.take()
             for message in messages:
-                if not session.outbox.closed and not session.leads():
+                if not session.outbox.closed and not session.term.leads():
                     return
                 await context.write(message)
             if messages:
@@ -305,87 +240,15 @@ class AgentSessions(agent_pb2_grpc.AgentServiceServicer):
                 return
 
     async def _read(
-        self,
-        session: AgentSession,
-        term: Leadership,
-        requests: AsyncIterator[pb.SessionRequest],
+        self, session: AgentSession, requests: AsyncIterator[pb.SessionRequest]
     ) -> None:
         """Until the agent ends the stream.  Raises ApiError for what has no place in it."""
         async for request in requests:
-            session.heard_s = self._clock.monotonic_s()
-            session.messages += 1
             if session.ended.is_set():
                 return
-            if request is None:
-                raise invalid(Violation("request", "is no message of this stream"))
-            try:
-                self._take(session, term, request)
-            except ProtocolError as error:
-                raise as_api_error(error) from error
-
-    def _take(self, session: AgentSession, term: Leadership, request: pb.SessionRequest) -> None:
-        device = session.hello.device
-        match request.WhichOneof("body"):
-            case "delta":
-                self._observe(session, term, self._after(session, request.delta))
-            case "snapshot":
-                observation = agent_codec.decode_observation(request.snapshot)
-                session.snapshot_wanted = False
-                self._observe(session, term, observation)
-            case "heartbeat":
-                pass
-            case "acknowledgement":
-                answer = cluster_codec.decode_acknowledgement(request.acknowledgement)
-                term.handle(events.Answered(device, answer))
-            case "event":
-                term.take_event(device, cluster_codec.decode_event(request.event))
-            case "explanation":
-                explanation = agent_codec.decode_explanation(request.explanation)
-                if explanation.device != device:
-                    raise invalid(Violation("explanation.device", "is another's"))
-                term.take_explanation(explanation)
-            case "hello":
-                raise invalid(Violation("hello", "comes once"))
-            case _:
-                raise invalid(Violation("body", "must be set"))
-
-    def _after(self, session: AgentSession, delta: Any) -> DeviceObservation | None:
-        if session.observation is None:
-            return None
-        return agent_codec.decode_delta(delta).apply(session.observation)
-
-    def _observe(
-        self, session: AgentSession, term: Leadership, observation: DeviceObservation | None
-    ) -> None:
-        if observation is None:
-            session.observation = None
-            if not session.snapshot_wanted:
-                session.snapshot_wanted = True
-                wanted = pb.SessionResponse(snapshot_wanted=pb.SnapshotWanted())
-                session.outbox.put(box.WANTED, wanted)
-            return
-        self.counters.reports += 1
-        session.observation = observation
-        term.handle(events.Reported(session.hello.device, observation))
-
-
-def _decode_hello(message: pb.AgentHello) -> AgentHello:
-    try:
-        hello = agent_codec.decode_hello(message)
-        read_subject(hello.device, "hello.device")
-        read_subject(hello.node, "hello.node")
-    except ProtocolError as error:
-        raise as_api_error(error) from error
-    if agreed_version(hello.protocol_version) is None:
-        raise ApiError(
-            Code.FAILED_PRECONDITION,
-            common.ERROR_REASON_INCOMPATIBLE_VERSION,
-            f"the agent speaks protocol {hello.protocol_version},"
-            f" this controller {AGENT_PROTOCOL_VERSION}",
-            fields=(Violation("hello.protocol_version", "is not N or N-1"),),
-            advice="upgrade the older side; versions N and N-1 work together",
-        )
-    return hello
+            session.heard_s = self._clock.monotonic_s()
+            session.messages += 1
+            session.take(request)
 
 
 def _superseded(hello: AgentHello) -> ApiError:
@@ -395,11 +258,3 @@ def _superseded(hello: AgentHello) -> ApiError:
         f"another agent of {hello.device} said hello: incarnation {hello.incarnation}",
         advice="run one agent for each device",
     )
-
-
-def _last_word(error: ApiError) -> pb.SessionResponse:
-    if error.detail.reason == common.ERROR_REASON_NOT_LEADER:
-        address = error.detail.leader_address
-        return pb.SessionResponse(not_leader=pb.NotLeader(leader_address=address))
-    rejected = pb.AgentRejected(error=error.detail, message=error.message)
-    return pb.SessionResponse(rejected=rejected)
