@@ -104,8 +104,16 @@ class ControllerConfig(BaseModel):
             retire_after_s=self.retire_after_s,
         )
 
-    def check_transports(self) -> None:
-        """Raises ConfigError if either address is open to whoever comes."""
+    def check_addresses(self) -> None:
+        """Raises ConfigError if either address is open to whoever comes, or cannot be told to
+        others."""
+        for name in ("admin", "agent"):
+            listen, told = getattr(self, f"{name}_listen"), getattr(self, f"{name}_address")
+            if told is None and listen.rpartition(":")[0] in ("0.0.0.0", "[::]"):
+                raise ConfigError(
+                    f"{name}_address: {listen} is every address of this machine: say by which"
+                    " one others reach it"
+                )
         known = self.admin_tls is not None and self.admin_tls.client_ca is not None
         check_transport(
             self.admin_listen,
@@ -140,7 +148,7 @@ def load_config(path: Path | None, overrides: Mapping[str, Any]) -> ControllerCo
             for fault in error.errors(include_input=False)
         )
         raise ConfigError(f"controller settings: {faults}") from None
-    config.check_transports()
+    config.check_addresses()
     return config
 
 

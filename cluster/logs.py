@@ -14,7 +14,7 @@ class _JsonFormatter(logging.Formatter):
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),
-            **getattr(record, "audit", {}),
+            **{name: value for name, value in getattr(record, "ids", {}).items() if value},
         }
         if record.exc_info:
             values["error"] = self.formatException(record.exc_info)

@@ -235,7 +235,8 @@ class Writer:
             event.actor,
             event.message,
             extra={
-                "audit": {
+                "ids": {
+                    "actor": event.actor,
                     "revision": written.revision,
                     "traceparent": event.traceparent,
                     **dict(event.attributes),

@@ -46,7 +46,8 @@ from mirage_core.wire import agent_codec, cluster_codec
 _log = logging.getLogger("mirage.term")
 
 TICK_S = 1.0
-_EXPLANATIONS_KEPT = 64
+_EXPLANATIONS_KEPT = 16
+"""Of each device; one takes some kilobytes."""
 _EVENTS_WAITING = 10_000
 _TRACES_KEPT = 4096
 
@@ -235,10 +236,10 @@ class Term:
         self._lineage = lineage
 
     def take_event(self, device: DeviceId, event: Event) -> None:
-        """An agent's event; its device is its actor whatever it says."""
-        if event.subject in ("", "device"):
-            event = replace(event, subject=f"device/{device}")
-        self._add_event(replace(event, actor=f"device/{device}", sequence=0))
+        """An agent's event, which is of its device or of a model, whatever it says."""
+        mine = f"device/{device}"
+        subject = event.subject if event.subject.startswith("model/") else mine
+        self._add_event(replace(event, subject=subject, actor=mine, sequence=0))
 
     def take_explanation(self, explanation: Explanation) -> None:
         kept = self.explanations.get(explanation.device)
@@ -282,7 +283,8 @@ class Term:
 
     def _add_event(self, event: Event) -> None:
         level = logging.WARNING if event.severity is Severity.WARNING else logging.INFO
-        _log.log(level, "%s %s: %s", event.kind, event.subject, event.message)
+        ids = {"actor": event.actor, "traceparent": event.traceparent}
+        _log.log(level, "%s %s: %s", event.kind, event.subject, event.message, extra={"ids": ids})
         self._events.append(event)
         self._event_waits.set()
 

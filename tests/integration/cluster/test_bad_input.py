@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -199,8 +201,12 @@ def test_agent_that_is_too_old_or_speaks_out_of_turn_is_told_so(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
-        ({"admin_listen": "0.0.0.0:0"}, "admin_listen 0.0.0.0:0 is not loopback and has no TLS"),
-        ({"agent_listen": "0.0.0.0:0"}, "agent_listen"),
+        ({"admin_listen": "0.0.0.0:0"}, "admin_address: 0.0.0.0:0 is every address"),
+        (
+            {"admin_listen": "0.0.0.0:0", "admin_address": "a:1"},
+            "admin_listen 0.0.0.0:0 is not loopback and has no TLS",
+        ),
+        ({"agent_listen": "10.0.0.1:0"}, "agent_listen 10.0.0.1:0 is not loopback"),
         ({"lease": 3}, "lease: Extra inputs"),
         ({"admin_listen": "here"}, "'here' is not HOST:PORT"),
         ({"store": {"url": "http://x"}}, "store.url"),
@@ -210,3 +216,16 @@ def test_agent_that_is_too_old_or_speaks_out_of_turn_is_told_so(tmp_path: Path) 
 def test_bad_setting_is_named(settings: dict[str, Any], says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         load_config(None, {"store": {"url": "redis://127.0.0.1:1"}, **settings})
+
+
+def test_controller_that_cannot_reach_its_store_says_so_and_ends() -> None:
+    ran = subprocess.run(
+        [sys.executable, "-m", "cluster.controller", "--redis", "redis://127.0.0.1:1"],
+        cwd=Path(__file__).resolve().parents[3],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert ran.returncode == 2
+    assert "cannot reach Redis at redis://127.0.0.1:1" in ran.stderr
+    assert "Traceback" not in ran.stderr

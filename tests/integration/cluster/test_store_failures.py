@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 from pathlib import Path
 
 import grpc
+import pytest
 from control_plane import ControlPlane, detail_of, until, until_async
 from tiny_agent import engine
 
@@ -66,5 +68,23 @@ def test_store_killed_and_started_again_loses_nothing(tmp_path: Path) -> None:
             assert len(once) == len(set(once)), "no request is done twice"
             epochs = [each.authority.epoch for each in agent.obeyed]
             assert epochs == sorted(epochs)
+
+    asyncio.run(run())
+
+
+def test_call_ends_at_its_deadline_while_the_store_is_silent(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with ControlPlane(tmp_path) as plane:
+            await plane.register()
+            plane.redis.send(signal.SIGSTOP)
+            try:
+                request = pb.SetModelPriorityRequest(name="chat", priority=1)
+                with pytest.raises(grpc.aio.AioRpcError) as caught:
+                    await plane.admin.SetModelPriority(request, timeout=0.3)
+                assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+                assert (await plane.model()).wish.name == "chat", "reads go on"
+            finally:
+                plane.redis.send(signal.SIGCONT)
+            await set_priority(plane, 2)
 
     asyncio.run(run())

@@ -403,3 +403,12 @@ def test_agent_is_directed_nothing_that_it_does_not_know() -> None:
     cluster.settle()
     assert set(agent.holds) == {"device", "placement"}
     assert condition(cluster, "Applied") == (Truth.FALSE, "Withheld")
+
+
+def test_weak_store_is_a_condition_of_the_cluster() -> None:
+    state = SimulatedCluster().reconciler.state
+    for weaknesses, expected in (((), Truth.FALSE), (("appendfsync",), Truth.TRUE)):
+        found = status.cluster_status(state, weaknesses)
+        weak = next(each for each in found.conditions if each.kind == "DurabilityWeak")
+        assert weak.status is expected
+        assert weak.message == "; ".join(weaknesses)
