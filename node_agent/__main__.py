@@ -102,6 +102,7 @@ def main(
 ) -> None:
     """Share one host device among the engines of this node."""
     given: dict[str, Any] = dict(locals())
+    os.umask(0o077)
     path = given.pop("config")
     given["controllers"] = given.pop("controller") or None
     given["allow_plaintext"] = given["allow_plaintext"] or None
@@ -126,5 +127,4 @@ def main(
 
 
 if __name__ == "__main__":
-    os.umask(0o077)
     typer.run(main)
