@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from cluster.cli.columns import DEVICES
+from cluster.cli.completion import complete_device
 from cluster.cli.options import Session, operator_command
 from cluster.cli.writes import Writing, show_written, write_command
 from mirage_core.wire.v1 import admin_pb2 as pb
@@ -15,7 +16,7 @@ from mirage_core.wire.v1 import common_pb2 as common
 
 app = typer.Typer(help="Devices: look, drain, share.", no_args_is_help=True)
 
-Device = Annotated[str, typer.Argument(help="UUID of the device.")]
+Device = Annotated[str, typer.Argument(help="UUID of the device.", autocompletion=complete_device)]
 
 
 class Sharing(StrEnum):

@@ -11,6 +11,7 @@ from rich.markup import escape
 from rich.panel import Panel
 
 from cluster.cli.columns import enum_of
+from cluster.cli.completion import complete_model
 from cluster.cli.documents import to_document
 from cluster.cli.options import Session, operator_command
 from cluster.cli.output import Column, Format, table_of
@@ -41,7 +42,7 @@ _RULES = (
 @operator_command(None)
 def explain(
     session: Session,
-    model: Annotated[str, typer.Argument(help="Name of the model.")],
+    model: Annotated[str, typer.Argument(help="Name of the model.", autocompletion=complete_model)],
     device: Annotated[str, typer.Option(help="Only on this device.")] = "",
     limit: Annotated[int, typer.Option(help="So many of the newest.", min=1, max=100)] = 1,
 ) -> None:

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from cluster.cli.columns import MODELS
+from cluster.cli.completion import complete_model
 from cluster.cli.documents import parse_size
 from cluster.cli.options import Session, operator_command
 from cluster.cli.writes import Writing, show_written, write_command
@@ -15,7 +16,8 @@ from mirage_core.wire.v1 import common_pb2 as common
 
 app = typer.Typer(help="Models: register, prioritize, pin, activate.", no_args_is_help=True)
 
-Name = Annotated[str, typer.Argument(help="Name of the model.")]
+Name = Annotated[str, typer.Argument(help="Name of the model.", autocompletion=complete_model)]
+NewName = Annotated[str, typer.Argument(help="Name of the model.")]
 Size = Annotated[str, typer.Option(help="As in 24GiB.")]
 _NEGATIVE = {"context_settings": {"ignore_unknown_options": True}}  # a priority may be -5
 
@@ -37,7 +39,7 @@ def get(session: Session, name: Name) -> None:
 def register(
     session: Session,
     writing: Writing,
-    name: Name,
+    name: NewName,
     weights: Annotated[str, typer.Option(help="Bytes of one replica's weights, as in 24GiB.")],
     weights_digest: Annotated[
         str, typer.Option(help="Hexadecimal: says which weights they are, as sha256sum does.")

@@ -7,13 +7,14 @@ from typing import Annotated, Any
 import typer
 
 from cluster.cli.columns import NODES
+from cluster.cli.completion import complete_node
 from cluster.cli.options import Session, operator_command
 from cluster.cli.writes import Writing, show_written, write_command
 from mirage_core.wire.v1 import admin_pb2 as pb
 
 app = typer.Typer(help="Nodes: look, drain.", no_args_is_help=True)
 
-Node = Annotated[str, typer.Argument(help="Name of the node.")]
+Node = Annotated[str, typer.Argument(help="Name of the node.", autocompletion=complete_node)]
 
 
 @operator_command(app, "list")
