@@ -57,6 +57,8 @@ from mirage_core.simulator.router import Router
 from mirage_core.simulator.units import PS_PER_S, to_ps
 
 STORE = StoreIncarnation("simulated")
+JOIN_SPACING_PS = to_ps(100e-6)
+"""At the start agents join one after the other; wishes come after the last."""
 
 
 class Loop(Protocol):
@@ -125,9 +127,9 @@ class Controller:
         }
         self._scaled = {rule.model: _Scaled(rule, rule.least) for rule in spec.scaling}
         self._wishes: dict[str, ModelWish] = {}
-        for agent in self._agents.values():
-            agent.join()
-        self.call_in(self._latency_ps, self._wish_all)
+        for place, agent in enumerate(self._agents.values()):
+            self.call_in(place * JOIN_SPACING_PS, agent.join)
+        self.call_in(len(devices) * JOIN_SPACING_PS + self._latency_ps, self._wish_all)
         self.call_in(PS_PER_S, self._tick)
 
     def lost(self, device: Device) -> None:
