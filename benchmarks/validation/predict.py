@@ -21,7 +21,7 @@ from mirage_core.simulator.config import (
     Sharing,
 )
 from mirage_core.simulator.memory_port import Arm, StaticArm
-from mirage_core.simulator.mirage_worker import HOST_COSTS, MemoryCosts
+from mirage_core.simulator.mirage_worker import HOST_COSTS
 from mirage_core.simulator.outputs import figures_of
 from mirage_core.simulator.request import requests_from
 from mirage_core.simulator.run import simulate
@@ -139,12 +139,8 @@ def _arm(head: Head) -> Arm:
     if head.arm not in ("elastic", "mirage"):
         raise ConfigError(f"{head.name}: no such arm is simulated")
     share = head.page_bytes / _COSTS_PAGE_BYTES
-    costs = MemoryCosts(*(share * cost_s for cost_s in _seconds(HOST_COSTS)))
+    costs = HOST_COSTS.of_pages(share)
     return MirageArm(name=head.arm, policy=Policy(weights_move=head.arm == "mirage"), costs=costs)
-
-
-def _seconds(costs: MemoryCosts) -> tuple[float, float, float]:
-    return costs.map_page_s, costs.unmap_page_s, costs.zero_page_s
 
 
 def _link(head: Head) -> LinkSpec:

@@ -21,8 +21,10 @@ class BatchWatch:
     def __init__(self, step_time: StepTime) -> None:
         self._step_time = step_time
         self._composition = (-1, -1, -1)
-        self.plain_s = 0.0
-        """0 until there was a batch."""
+        self.measured = False
+        """There was a batch."""
+        self.plain_s = self._decode_s(1, 1)
+        """Of the last batch there was; before, of one request."""
 
     def observe(self, view: EngineView, running: Sequence[Demand] | None = None) -> bool:
         """Look at a step boundary; whether the batch is another one.
@@ -36,6 +38,10 @@ class BatchWatch:
             if running is None:
                 running = list(islice(view.demands(), view.running))
             context = sum(demand.held_tokens for demand in running) + len(running)
-            line = self._step_time.decode_line(len(running), context)
-            self.plain_s = (line.base_ps + line.slope_ps * context) / PS_PER_S
+            self.plain_s = self._decode_s(len(running), context)
+            self.measured = True
         return changed
+
+    def _decode_s(self, decodes: int, context_tokens: int) -> float:
+        line = self._step_time.decode_line(decodes, context_tokens)
+        return (line.base_ps + line.slope_ps * context_tokens) / PS_PER_S

@@ -7,7 +7,8 @@ them and says for how long they stand.
 
 Left out: which block lies in which granule.  Live blocks are counted as if they filled the fewest
 granules, so pools drain a little sooner here than where requests end in between others.  An engine
-that has requests but not its turn (temporal sharing) reports itself inactive and asks for nothing.
+that has requests but not its turn (temporal sharing) reports itself inactive and asks for nothing,
+unless its turn ended because not one of its requests fitted.
 """
 
 from __future__ import annotations
@@ -124,6 +125,7 @@ class SimulatedEngineMemory:
         self._denied_s = float("-inf")
         self._deadlines_s: list[float] = []
         self._preempt = False
+        self._short = False
         self._stuck_since_s: float | None = None
         self._landing: list[tuple[UnitId, float]] = []
         self._ordered: tuple[tuple[int, int, int], list[GranuleId]] = ((-1, -1, -1), [])
@@ -149,13 +151,20 @@ class SimulatedEngineMemory:
 
     @property
     def capacity_blocks(self) -> int:
-        remapper = self.remapper
-        usable = len(remapper.mapped) - len(remapper.draining())
-        return usable * self._geometry.granule_blocks - 1  # - 1: vLLM's null block
+        blocks = self._usable_granules * self._geometry.granule_blocks
+        return blocks - 1  # vLLM's null block
+
+    @property
+    def _usable_granules(self) -> int:
+        return len(self.remapper.mapped) - len(self.remapper.draining())
 
     @property
     def lends(self) -> bool:
         return bool(self.remapper.plan.slots)
+
+    @property
+    def now_ps(self) -> int:
+        return self._site.now_ps
 
     def describe(self) -> wire.Describe:
         geometry = self._geometry
@@ -234,7 +243,9 @@ class SimulatedEngineMemory:
 
     def on_step(self, view: EngineView, now_ps: int) -> StepMemory:
         now_s = now_ps / PS_PER_S
-        claims = claims_of(view, (self.limit_blocks + 1) * self._spec.limits.block_tokens)
+        limit_tokens = (self.limit_blocks + 1) * self._spec.limits.block_tokens
+        wants = view.active or (self._short and view.waiting > 0 and not view.running)
+        claims = claims_of(view, limit_tokens, waiting=wants)
         reports = view.active != self._active or now_s >= self._next_report_s
         self._observe(view, claims, reports, now_s)
         for outcome in self._outcomes:
@@ -242,8 +253,9 @@ class SimulatedEngineMemory:
         self._outcomes.clear()
         while self._inbox:
             self._take_in(self._inbox.popleft(), view, now_s)
-        blocks = self._needed_blocks(view, claims)
+        blocks = self._needed_blocks(claims, self._horizon_steps if wants else 0)
         pool = self._pool_view(view, self._granules_for(blocks))
+        self._short = wants and pool.needed_granules > self._usable_granules
         self._act(self.remapper.on_step(pool, now_s))
         delay_s = self._perform(view, now_s)
         self._set_streaming(view)
@@ -252,12 +264,12 @@ class SimulatedEngineMemory:
         steps, until_s = self._quiet(claims, blocks, pool.needed_granules, now_s)
         return self._answer(view, steps, until_s, delay_s, now_ps)
 
-    def _needed_blocks(self, view: EngineView, claims: Sequence[Demand]) -> int:
+    def _needed_blocks(self, claims: Sequence[Demand], horizon_steps: int) -> int:
         return needed_blocks(
             claims,
             block_tokens=self._spec.limits.block_tokens,
             max_running=self._spec.limits.max_num_seqs,
-            horizon_steps=self._horizon_steps if view.active else 0,
+            horizon_steps=horizon_steps,
         )
 
     def _granules_for(self, blocks: int) -> int:
@@ -291,12 +303,12 @@ class SimulatedEngineMemory:
             change(self._device, self.name, Direction.TO_DEVICE)
 
     def _refresh_own_plans(self, now_s: float) -> None:
-        plain_s, policy = self._batch.plain_s, self._policy
-        if now_s < self._next_own_plans_s or not plain_s or not policy.weights_move:
+        batch, policy = self._batch, self._policy
+        if now_s < self._next_own_plans_s or not batch.measured or not policy.weights_move:
             return
         self._next_own_plans_s = now_s + OWN_PLANS_INTERVAL_S
         key = (
-            bucket(plain_s, OWN_PLANS_BUCKET),
+            bucket(batch.plain_s, OWN_PLANS_BUCKET),
             bucket(self._rate_bytes_per_s, OWN_PLANS_BUCKET),
         )
         if key == self._own_plans_key:
@@ -330,7 +342,7 @@ class SimulatedEngineMemory:
         emptiest = tuple(order[max(1, kept - room) : kept][::-1]) if draining or room else ()
         return PoolView(
             active=view.active,
-            starving=view.active and self._starving(view, self._site.now_ps / PS_PER_S),
+            starving=view.active and self._starving(view, self.now_ps / PS_PER_S),
             needed_granules=needed,
             spare=spare,
             emptiest=emptiest,
@@ -389,7 +401,7 @@ class SimulatedEngineMemory:
         report = wire.Report(
             sequence=self._sequence + 1,
             active=view.active,
-            pool_granules=len(self.remapper.mapped) - len(self.remapper.draining()),
+            pool_granules=self._usable_granules,
             running_requests=view.running,
             waiting_requests=view.waiting,
             spare_granules=len(pool.spare),
@@ -416,7 +428,7 @@ class SimulatedEngineMemory:
             self._send(report)
 
     def _reported_times(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        if not self._batch.plain_s:
+        if not self._batch.measured:
             return (), ()
         key = (bucket(self._batch.plain_s, TIMES_BUCKET), self._rate_bytes_per_s)
         times = self._times.get(key)
@@ -444,10 +456,9 @@ class SimulatedEngineMemory:
         capacity = self.capacity_blocks
         preempt_to = capacity if self._preempt else None
         self._preempt = False
-        stretch = None
-        if self.worker.plan.slots and self._batch.plain_s:
-            rate = self._rate_bytes_per_s
-            stretch = self._stalls.stretch(self.worker.plan, self._batch.plain_s, rate)
+        stretch = self._stalls.stretch(
+            self.worker.plan, self._batch.plain_s, self._rate_bytes_per_s
+        )
         recheck_ps = NEVER_PS
         if view.waiting and not view.running:
             again_s = min(now_s + STUCK_S, until_s)
@@ -473,7 +484,7 @@ class SimulatedEngineMemory:
         if self._denied_s + ASK_AGAIN_S > now_s:
             until_s = min(until_s, self._denied_s + ASK_AGAIN_S)
         remapper = self.remapper
-        have = len(remapper.mapped) - len(remapper.draining())
+        have = self._usable_granules
         short = needed > have
         own_plan = self.lends and remapper.plan != self._agents_plan
         if self._outcomes or self._operations or self._landing:

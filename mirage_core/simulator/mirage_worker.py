@@ -7,7 +7,7 @@ are one set of pages.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mirage_core.control.operations import (
     Accept,
@@ -25,25 +25,61 @@ from mirage_core.policy.which_units import units_made_resident
 
 @dataclass(frozen=True, slots=True)
 class MemoryCosts:
-    """Seconds that the computing thread spends on a page at a step boundary."""
+    """Seconds that the computing thread spends at a step boundary.
+
+    A *run* is a span of consecutive places, mapped or unmapped with one call: a unit is one, a
+    granule one in each layer (``kv.mapper``, ``weights.executor``).
+    """
 
     map_page_s: float
+    map_run_s: float
     unmap_page_s: float
+    unmap_run_s: float
     zero_page_s: float
 
-    def of_bundle(self, pages: int) -> MemoryCosts:
-        """Of ``pages`` pages that move as one."""
-        return MemoryCosts(
-            self.map_page_s * pages, self.unmap_page_s * pages, self.zero_page_s * pages
+    def of_pages(self, pages: float) -> MemoryCosts:
+        """Where one page is as large as ``pages`` of these."""
+        return replace(
+            self,
+            map_page_s=self.map_page_s * pages,
+            unmap_page_s=self.unmap_page_s * pages,
+            zero_page_s=self.zero_page_s * pages,
         )
 
+    def map_s(self, pages: int, runs: int) -> float:
+        return pages * self.map_page_s + runs * self.map_run_s
 
-CUDA_COSTS = MemoryCosts(map_page_s=37.5e-6, unmap_page_s=26e-6, zero_page_s=1e-6)
-"""Pages of 2 MiB on an A100 (FACTS §6, kvcached: map 1.5 us and set access 36, unmap 26); a page
-is zeroed at 2 TB/s.  Handles are kept, not created anew."""
-HOST_COSTS = MemoryCosts(map_page_s=151e-6, unmap_page_s=80e-6, zero_page_s=50e-6)
+    def unmap_s(self, pages: int, runs: int) -> float:
+        return pages * self.unmap_page_s + runs * self.unmap_run_s
+
+
+CUDA_COSTS = MemoryCosts(
+    map_page_s=1.5e-6,
+    map_run_s=36e-6,
+    unmap_page_s=1.5e-6,
+    unmap_run_s=26e-6,
+    zero_page_s=1e-6,
+)
+"""Pages of 2 MiB on an A100 (FACTS §6, kvcached): map 1.5 us, set access 36, unmap 26.  Mapping is
+a call for each page, access and unmapping one for each run; that their time does not grow with the
+run's pages, and 1.5 us a page of bookkeeping, are assumptions.  A page is zeroed at 2 TB/s."""
+CUDA_PAGEWISE_COSTS = MemoryCosts(
+    map_page_s=37.5e-6,
+    map_run_s=0.0,
+    unmap_page_s=26e-6,
+    unmap_run_s=0.0,
+    zero_page_s=1e-6,
+)
+"""The same figures if a run costs as much as its pages one by one: the worst case."""
+HOST_COSTS = MemoryCosts(
+    map_page_s=151e-6,
+    map_run_s=0.0,
+    unmap_page_s=80e-6,
+    unmap_run_s=0.0,
+    zero_page_s=50e-6,
+)
 """Pages of 2 MiB on the host device (DESIGN §4, measured)."""
-NO_COSTS = MemoryCosts(0.0, 0.0, 0.0)
+NO_COSTS = MemoryCosts(0.0, 0.0, 0.0, 0.0, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,12 +101,14 @@ class SimulatedWorker:
         unit_pages: tuple[int, ...],
         static_pages: int,
         granule_pages: int,
+        granule_runs: int,
         first_granules: int,
         costs: MemoryCosts,
     ) -> None:
         """``pages`` are all that it has at the start: resident weights and its first granules."""
         self._unit_pages = unit_pages
         self._granule_pages = granule_pages
+        self._granule_runs = granule_runs
         self._costs = costs
         self.plan: RemapPlan = RESIDENT
         self._plan_pages = sum(unit_pages)
@@ -95,13 +133,16 @@ class SimulatedWorker:
                 if need > len(self._reserve):
                     return Performed(Outcome(operation, f"{need} pages needed"))
                 self._map(granules)
-                cost_s = need * (self._costs.map_page_s + self._costs.zero_page_s)
-                return Performed(Outcome(operation), cost_s)
+                cost_s = self._costs.map_s(need, len(granules) * self._granule_runs)
+                return Performed(Outcome(operation), cost_s + need * self._costs.zero_page_s)
             case UnmapGranules(granules):
                 for granule in granules:
                     self._reserve += self._granules.pop(granule)
-                unmapped = len(granules) * self._granule_pages
-                return Performed(Outcome(operation), unmapped * self._costs.unmap_page_s)
+                count = len(granules)
+                cost_s = self._costs.unmap_s(
+                    count * self._granule_pages, count * self._granule_runs
+                )
+                return Performed(Outcome(operation), cost_s)
             case ApplyPlan(plan):
                 return self._apply(operation, plan)
             case Release(count):
@@ -131,8 +172,9 @@ class SimulatedWorker:
         self._move_weights(more)
         self.plan, self._plan_pages = plan, needed
         # A cycled unit's span maps its slot's pages: whoever changes owner is mapped anew.
-        changed = sum(self._unit_pages[unit] for unit in before.cycled ^ plan.cycled)
-        cost_s = changed * (self._costs.map_page_s + self._costs.unmap_page_s)
+        changed = before.cycled ^ plan.cycled
+        pages = sum(self._unit_pages[unit] for unit in changed)
+        cost_s = self._costs.map_s(pages, len(changed)) + self._costs.unmap_s(pages, len(changed))
         # At a step boundary a slot holds its first unit, the next to run.
         present = {members[0] for members in before.slots}
         fetches = sorted(units_made_resident(before, plan) - present)

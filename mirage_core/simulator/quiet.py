@@ -11,17 +11,17 @@ QUIET_STEPS = 1 << 40
 """No number of steps changes the answer (below NEVER_PS, which would also mean: no event does)."""
 
 
-def claims_of(view: EngineView, limit_tokens: int) -> list[Demand]:
+def claims_of(view: EngineView, limit_tokens: int, *, waiting: bool) -> list[Demand]:
     """Demands in the order in which they run, until they exceed ``limit_tokens`` in all.
 
-    Of an engine that has not its turn: what its running requests hold.
+    Without ``waiting`` requests: what running ones hold.
     """
     claims: list[Demand] = []
     if not view.unfinished:
         return claims
-    active, tokens = view.active, 0
+    tokens = 0
     for demand in view.demands():
-        if not active and not demand.held_tokens:
+        if not waiting and not demand.held_tokens:
             break
         claims.append(demand)
         tokens += demand.next_tokens

@@ -93,8 +93,8 @@ class ElasticPort:
         self._limits = spec.limits
         self._granule_blocks = granule_blocks
         self.free = free
-        self._map_s = granule_pages * (costs.map_page_s + costs.zero_page_s)
-        self._unmap_s = granule_pages * costs.unmap_page_s
+        self._map_s = costs.map_s(granule_pages, spec.kv_layers) + granule_pages * costs.zero_page_s
+        self._unmap_s = costs.unmap_s(granule_pages, spec.kv_layers)
         self._limit_granules = 0
 
     def start(self, room_pages: int) -> None:
@@ -108,7 +108,7 @@ class ElasticPort:
 
     def on_step(self, view: EngineView, now_ps: int) -> StepMemory:
         tokens = self._limits.block_tokens
-        claims = claims_of(view, (self.limit_blocks + 1) * tokens)
+        claims = claims_of(view, (self.limit_blocks + 1) * tokens, waiting=view.active)
         horizon = HORIZON_STEPS if view.active else 0
         blocks = needed_blocks(
             claims,

@@ -92,7 +92,7 @@ class MirageArm:
         agent = SimulatedAgent(
             pages, self.policy, site, latency_s=self.latency_s, tick_s=self.tick_s
         )
-        costs = self.costs.of_bundle(bundle)
+        costs = self.costs.of_pages(bundle)
         return [
             self._start_engine(device, index, geometry, parts, costs, site, agent)
             for index, (geometry, parts) in enumerate(zip(geometries, units, strict=True))
@@ -131,6 +131,7 @@ class MirageArm:
             unit_pages=geometry.unit_pages,
             static_pages=geometry.static_pages,
             granule_pages=geometry.granule_pages,
+            granule_runs=spec.kv_layers,
             first_granules=geometry.first_granules,
             costs=costs,
         )

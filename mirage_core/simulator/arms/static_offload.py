@@ -66,8 +66,7 @@ class StaticOffloadPort:
             link = self._site.link
             change = link.open_stream if view.active else link.close_stream
             change(self._device, self._stream, Direction.TO_DEVICE)
-            if self._batch.plain_s:
-                rate = link.rate_bytes_per_s(self._device, Direction.TO_DEVICE)
-                stretch = self._stalls.stretch(self.plan, self._batch.plain_s, rate)
-                self._memory = self._memory._replace(stretch=stretch)
+            rate = link.rate_bytes_per_s(self._device, Direction.TO_DEVICE)
+            stretch = self._stalls.stretch(self.plan, self._batch.plain_s, rate)
+            self._memory = self._memory._replace(stretch=stretch)
         return self._memory

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
@@ -32,6 +33,7 @@ def worker(pages: int = START) -> SimulatedWorker:
         unit_pages=UNIT_PAGES,
         static_pages=2,
         granule_pages=3,
+        granule_runs=3,
         first_granules=1,
         costs=CUDA_COSTS,
     )
@@ -52,10 +54,17 @@ def test_plan_without_pages_is_refused_and_changes_nothing() -> None:
     assert one.plan == PLANS[1]
 
 
-def test_mapping_costs_time_for_each_page() -> None:
+def test_mapping_costs_time_for_each_page_and_each_run() -> None:
     one = worker(START + 6)
     cost_s = one.perform(MapGranules((GranuleId(1), GranuleId(2)))).cost_s
-    assert cost_s == 6 * (CUDA_COSTS.map_page_s + CUDA_COSTS.zero_page_s)
+    assert cost_s == pytest.approx(6 * (1.5e-6 + 1e-6) + 6 * 36e-6)
+    cost_s = one.perform(ApplyPlan(PLANS[1])).cost_s
+    assert cost_s == pytest.approx(7 * (1.5e-6 + 1.5e-6) + 2 * (36e-6 + 26e-6))
+
+
+def test_bundle_of_pages_costs_as_much_as_its_pages() -> None:
+    assert CUDA_COSTS.of_pages(4).map_s(2, 1) == pytest.approx(CUDA_COSTS.map_s(8, 1))
+    assert CUDA_COSTS.of_pages(4).unmap_s(2, 1) == pytest.approx(CUDA_COSTS.unmap_s(8, 1))
 
 
 class PagesMachine(RuleBasedStateMachine):
