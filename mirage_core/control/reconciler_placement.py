@@ -24,6 +24,8 @@ from mirage_core.policy.cluster.relief import (
 )
 from mirage_core.policy.cluster.view import ClusterDevice
 
+_AT_ONCE = 64
+"""Models placed at one event; the rest at the next ones, so that a thousand hold nothing up."""
 _SETTLED_S = 5.0
 """Moves are said to have stopped, or to go on, once that has held for so long."""
 
@@ -76,7 +78,10 @@ class Placements:
             return
         idle_before_s = self._state.now_s - self._state.settings.retire_after_s
         views = _Views(self._state.devices, self._view)
-        for wish in rank_models(model.wish for model in free.values()):
+        ranked = rank_models(model.wish for model in free.values())
+        self._due.update(wish.name for wish in ranked[_AT_ONCE:])
+        self._urgent = len(ranked) > _AT_ONCE
+        for wish in ranked[:_AT_ONCE]:
             model = free[wish.name]
             placed = place_model(wish, views, model.placed, idle_before_s=idle_before_s)
             if placed.devices == model.placed:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from mirage_core.cluster_model import ModelState, ModelWish
 from mirage_core.model import DeviceId, ModelName
 from mirage_core.policy.cluster.fit import can_take, need_bytes
-from mirage_core.policy.cluster.replicas import Replica, choose_replica, group_replicas
+from mirage_core.policy.cluster.replicas import Replica, choose_replicas, group_replicas
 from mirage_core.policy.cluster.view import ClusterDevice, Standing
 
 
@@ -100,21 +100,19 @@ def _fill_up(
     size, need = wish.spec.devices_per_replica, need_bytes(wish.spec)
     replicas, left = group_replicas(kept, {d: devices[d].node for d in kept}, size)
     placed = kept.difference(left)
-    missing = wish.placement.replicas - len(replicas)
-    adopted = _adopt(wish, devices, placed)[: max(0, missing)]
+    missing = max(0, wish.placement.replicas - len(replicas))
+    adopted = _adopt(wish, devices, placed)[:missing]
     placed, missing = placed.union(*adopted), missing - len(adopted)
-    while missing > 0:
-        room = [
-            device
-            for d, device in devices.items()
-            if d not in placed and can_take(_without(device, wish, left), wish.name, need)
-        ]
-        chosen = choose_replica(room, wish.priority, size)
-        if chosen is None:
-            return Placed(placed, missing, _why_none(wish, devices, need))
-        placed = placed.union(chosen)
-        missing -= 1
-    return Placed(placed)
+    if missing == 0:
+        return Placed(placed)
+    room = (
+        device
+        for d, device in devices.items()
+        if d not in placed and can_take(_without(device, wish, left), wish.name, need)
+    )
+    chosen = choose_replicas(room, wish.priority, size, missing)
+    placed, missing = placed.union(*chosen), missing - len(chosen)
+    return Placed(placed, missing, _why_none(wish, devices, need) if missing else "")
 
 
 def _adopt(

@@ -27,7 +27,10 @@ def rank_models(wishes: Iterable[ModelWish]) -> list[ModelWish]:
     return sorted(wishes, key=key)
 
 
-def device_key(device: ClusterDevice, priority: int) -> tuple[int, bool, int, DeviceId]:
+DeviceKey = tuple[int, bool, int, DeviceId]
+
+
+def device_key(device: ClusterDevice, priority: int) -> DeviceKey:
     """Where a model of ``priority`` is best placed: the least key.
 
     1. fewest models at least as important: while active they lend it nothing (§5.2);

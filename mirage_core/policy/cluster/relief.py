@@ -9,7 +9,7 @@ from mirage_core.cluster_model import ModelWish
 from mirage_core.model import DeviceId, ModelName
 from mirage_core.policy.cluster.fit import can_take, need_bytes
 from mirage_core.policy.cluster.ranks import device_key, rank_victims
-from mirage_core.policy.cluster.replicas import choose_replica
+from mirage_core.policy.cluster.replicas import choose_replicas
 from mirage_core.policy.cluster.view import ClusterDevice, HeldModel
 
 
@@ -99,11 +99,11 @@ def _replicate(
         for device in elsewhere
         if device.waiting is None and can_take(device, borrower.name, need)
     ]
-    chosen = choose_replica(room, borrower.priority, borrower.spec.devices_per_replica)
-    if chosen is None:
+    chosen = choose_replicas(room, borrower.priority, borrower.spec.devices_per_replica, 1)
+    if not chosen:
         return None
     why = f"{borrower.name} waits for pages on {short.device}, and no idle model can leave it"
-    return Replicate(borrower.name, chosen, why)
+    return Replicate(borrower.name, chosen[0], why)
 
 
 def _ask(short: ClusterDevice, borrower: ModelWish) -> AskForNode:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from itertools import groupby
 
 from mirage_core.cluster_model import NodeName
 from mirage_core.model import DeviceId
-from mirage_core.policy.cluster.ranks import device_key
+from mirage_core.policy.cluster.ranks import DeviceKey, device_key
 from mirage_core.policy.cluster.view import ClusterDevice
 
 Replica = tuple[DeviceId, ...]
@@ -36,25 +36,24 @@ def group_replicas(
     return replicas, tuple(left)
 
 
-def choose_replica(
-    candidates: Sequence[ClusterDevice], priority: int, devices_per_replica: int
-) -> Replica | None:
-    """The best devices for one more replica, all of one node; None if no node has enough.
+def choose_replicas(
+    candidates: Iterable[ClusterDevice], priority: int, devices_per_replica: int, count: int
+) -> list[Replica]:
+    """The best ``count`` replicas that ``candidates`` make up, or as many as they do.
 
-    A replica is as good as its worst device.
+    The devices of a replica are of one node, where the best make the first.  A replica is as good
+    as its worst device.
     """
-    by_node: dict[NodeName, list[ClusterDevice]] = {}
+    by_node: dict[NodeName, list[DeviceKey]] = {}
     for device in candidates:
-        by_node.setdefault(device.node, []).append(device)
-    best: tuple[tuple[int, bool, int, DeviceId], Replica] | None = None
-    for members in by_node.values():
-        if len(members) < devices_per_replica:
-            continue
-        keys = sorted(device_key(device, priority) for device in members)[:devices_per_replica]
-        choice = (keys[-1], tuple(sorted(key[-1] for key in keys)))
-        if best is None or choice < best:
-            best = choice
-    return best[1] if best is not None else None
+        by_node.setdefault(device.node, []).append(device_key(device, priority))
+    found: list[tuple[DeviceKey, Replica]] = []
+    for keys in by_node.values():
+        keys.sort()
+        for i in range(0, len(keys) - devices_per_replica + 1, devices_per_replica):
+            members = keys[i : i + devices_per_replica]
+            found.append((members[-1], tuple(sorted(key[-1] for key in members))))
+    return [replica for _, replica in sorted(found)[:count]]
 
 
 def may_change(

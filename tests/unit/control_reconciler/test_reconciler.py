@@ -412,3 +412,17 @@ def test_weak_store_is_a_condition_of_the_cluster() -> None:
         weak = next(each for each in found.conditions if each.kind == "DurabilityWeak")
         assert weak.status is expected
         assert weak.message == "; ".join(weaknesses)
+
+
+def test_many_models_are_placed_over_several_events() -> None:
+    cluster = SimulatedCluster()
+    for number in range(4):
+        cluster.join(f"d{number}", pages=1000)
+    cluster.settle()
+    names = [f"m{number}" for number in range(150)]
+    for name in names:
+        cluster.revision += 1
+        cluster.handle(ev.Wished(model_wish(name), cluster.revision, more=name != names[-1]))
+    cluster.settle()
+    cluster.pass_time(3)
+    assert all(len(cluster.placed(name)) == 1 for name in names)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 from cluster_views import clusters, device, held, prove, wish, wishes
 from hypothesis import assume, given
+from hypothesis import strategies as st
 
 from mirage_core.cluster_model import ModelState, ModelWish, Turn
 from mirage_core.model import DeviceId
 from mirage_core.policy.cluster.relief import AskForNode, Move, Replicate, choose_relief
-from mirage_core.policy.cluster.replicas import group_replicas, may_change
+from mirage_core.policy.cluster.replicas import choose_replicas, group_replicas, may_change
 from mirage_core.policy.cluster.silence import may_move_models, standing_of
 from mirage_core.policy.cluster.turns import choose_turn
 from mirage_core.policy.cluster.view import ClusterDevice, Standing
@@ -114,3 +115,18 @@ def test_devices_that_make_no_whole_replica_are_left_over() -> None:
     nodes = {DeviceId(d): n for d, n in (("a", "1"), ("b", "1"), ("c", "1"), ("d", "2"))}
     replicas, left = group_replicas(nodes, nodes, 2)  # type: ignore[arg-type]
     assert (replicas, left) == ([("a", "b")], ("c", "d"))
+
+
+@prove
+@given(clusters(), st.integers(-2, 2), st.integers(1, 3), st.integers(1, 4))
+def test_replicas_chosen_at_once_are_those_chosen_one_by_one(
+    devices: dict[DeviceId, ClusterDevice], priority: int, size: int, count: int
+) -> None:
+    left = dict(devices)
+    one_by_one = []
+    for _ in range(count):
+        for replica in choose_replicas(left.values(), priority, size, 1):
+            one_by_one.append(replica)
+            for each in replica:
+                del left[each]
+    assert choose_replicas(devices.values(), priority, size, count) == one_by_one
