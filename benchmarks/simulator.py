@@ -8,6 +8,7 @@ and the result says so.  Rates are requests over CPU seconds of one core.
 
 The result also collects what other benchmarks found, if they ran before: sizes
 (``benchmarks.sizing``), claims (``benchmarks.figures``), validation (``benchmarks.validation``).
+Ten minutes of 10,000 GPUs under the cluster's controller are reckoned from two measured slices.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from mirage_core.errors import ConfigError
 from mirage_core.simulator.arms.mirage import MirageArm
 from mirage_core.simulator.build import engine_spec, link_spec
 from mirage_core.simulator.config import (
+    ControllerSpec,
     DeviceSpec,
     RunConfig,
     SchedulerLimits,
@@ -61,6 +63,7 @@ LONGEST_TOKENS = 16_384
 QUANTUM_S = 1.0
 C1_RATE_PER_S = 2.0
 """All three models together, the conv trace compressed in time: static vLLM bears some 2.7."""
+FLEET_START_S = 10.0
 C1 = (("OPT-13b", 0.35), ("Llama-2-13b", 0.35), ("Llama-3-8b", 0.20))
 
 
@@ -223,24 +226,76 @@ def found_elsewhere(path: Path) -> dict[str, Any]:
     return json.loads(path.read_text()) if path.exists() else {}
 
 
-def main(
-    code: Annotated[Path | None, typer.Option(envvar="MIRAGE_AZURE_CODE")] = None,
-    conv: Annotated[Path | None, typer.Option(envvar="MIRAGE_AZURE_CONV")] = None,
-    output: Path = OUTPUT,
-) -> None:
-    """Measure and write the result."""
-    try:
-        traces = {
-            workload.name: trace_of(workload, path)
-            for workload, path in ((CODE, code), (CONV, conv))
-        }
-    except ConfigError as error:
-        raise typer.BadParameter(str(error)) from error
+@dataclass(frozen=True)
+class Fleet:
+    """How large the large run is; ``traffic_s`` are two slices of it, from which it is reckoned."""
+
+    gpus: int = 10_000
+    requests_per_s_a_gpu: float = 2.0
+    traffic_s: tuple[float, float] = (5.0, 10.0)
+
+
+TEN_MINUTES_S = 600.0
+
+
+def fleet_of(fleet: Fleet) -> RunConfig:
+    """One model on many H100, eight a node, placed and started by the controller."""
+    one = one_static_model()
+    devices = tuple(
+        replace(
+            one.devices[0],
+            name=f"gpu-{index:05}",
+            node=f"node-{index // 8:04}",
+            memory_bytes=80 * 10**9,
+        )
+        for index in range(fleet.gpus)
+    )
+    return RunConfig(
+        one.models,
+        devices,
+        record_steps=False,
+        network_s=1e-3,
+        controller=ControllerSpec(start_s=FLEET_START_S),
+    )
+
+
+def measure_fleet(fleet: Fleet) -> dict[str, Any]:
+    """CPU seconds grow with requests from a start's: two slices give both."""
+    config = fleet_of(fleet)
+    rate_per_s = fleet.gpus * fleet.requests_per_s_a_gpu
+    spent: list[tuple[int, float]] = []
+    for traffic_s in fleet.traffic_s:
+        trace = generate(
+            AZURE_CONV, AZURE_CONV_LENGTHS, rate_per_s, traffic_s, LONGEST_TOKENS, SEED
+        )
+        requests = requests_from(
+            trace.arrivals_s + FLEET_START_S + 5.0, trace.prompt_tokens, trace.output_tokens
+        )
+        began_s = time.process_time()
+        results = simulate(config, requests)
+        spent.append((len(requests), time.process_time() - began_s))
+        assert results.finished.all()
+    (few, few_s), (many, many_s) = spent
+    each_s = max(1e-9, (many_s - few_s) / (many - few))
+    start_s = max(0.0, few_s - few * each_s)
+    whole = rate_per_s * TEN_MINUTES_S
+    return {
+        "gpus": fleet.gpus,
+        "requests_measured": many,
+        "cpu_s_measured": round(many_s, 1),
+        "requests_per_s": round(1 / each_s),
+        "start_cpu_s": round(start_s, 1),
+        "ten_minutes_requests": round(whole),
+        "ten_minutes_cpu_minutes_reckoned": round((start_s + whole * each_s) / 60, 1),
+    }
+
+
+def measure(traces: dict[str, Trace], fleet: Fleet) -> dict[str, Any]:
+    """All that this benchmark measures itself."""
     static = {name: measure_static(trace) for name, trace in traces.items()}
     c1 = measure_c1(traces["conv"])
     peak_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    sizing = found_elsewhere(BUILD / "bench" / "sizing.json")
-    result = {
+    return {
         "code_requests_per_s": static["code"]["jump"]["requests_per_s"],
         "conv_requests_per_s": static["conv"]["jump"]["requests_per_s"],
         "steps_per_s": static["conv"]["jump"]["steps_per_s"],
@@ -249,21 +304,39 @@ def main(
         "rss_mb": round(peak_kb / 1024),
         "deterministic": c1["deterministic"]
         and all(found["deterministic"] for found in static.values()),
+        "fleet": measure_fleet(fleet),
+        "static": static,
+        "c1": c1,
+    }
+
+
+def main(
+    code: Annotated[Path | None, typer.Option(envvar="MIRAGE_AZURE_CODE")] = None,
+    conv: Annotated[Path | None, typer.Option(envvar="MIRAGE_AZURE_CONV")] = None,
+    output: Path = OUTPUT,
+) -> None:
+    """Measure and write the result."""
+    paths = {CODE: code, CONV: conv}
+    try:
+        traces = {workload.name: trace_of(workload, path) for workload, path in paths.items()}
+    except ConfigError as error:
+        raise typer.BadParameter(str(error)) from error
+    sizing = found_elsewhere(BUILD / "bench" / "sizing.json")
+    result = measure(traces, Fleet()) | {
         "validation": found_elsewhere(BUILD / "bench" / "validation.json").get("metrics"),
         "claims": found_elsewhere(BUILD / "figures" / "claims.json").get("verdicts"),
         "sizing_configs_exact": sizing.get("sizing_configs_exact"),
         "sizing_configs_total": sizing.get("sizing_configs_total"),
         "traces": {
-            "code": "file" if code else f"seeded, seed {SEED}",
-            "conv": "file" if conv else f"seeded, seed {SEED}",
+            workload.name: "file" if path else f"seeded, seed {SEED}"
+            for workload, path in paths.items()
         },
-        "static": static,
-        "c1": c1,
         "machine": {"cpu": platform.processor() or platform.machine(), "cores": os.cpu_count()},
     }
     output.parent.mkdir(parents=True, exist_ok=True)
     output.write_text(json.dumps(result, indent=2) + "\n")
-    print(json.dumps(dict(list(result.items())[:11]), indent=2))
+    shown = {name: value for name, value in result.items() if name not in ("static", "c1")}
+    print(json.dumps(shown, indent=2))
 
 
 if __name__ == "__main__":
