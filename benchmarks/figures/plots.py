@@ -19,6 +19,7 @@ import numpy as np
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator
 
 from benchmarks.figures import arithmetic
 from benchmarks.figures import conditions as on
@@ -196,7 +197,9 @@ def _line(
 
 
 def _log(axes: Axes) -> None:
+    """Labels at 1, 2 and 5, so that less than a decade has some too."""
     axes.set_yscale("log")
+    axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
     axes.yaxis.set_major_formatter("{x:g}")
     axes.yaxis.set_minor_formatter("")
 

@@ -86,9 +86,10 @@ def judge(claim: Claim, values: Mapping[Setting, float]) -> Judgement:
     met = sum(_met(claim, value) for value in found)
     finite = [value for value in found if not math.isnan(value)]
     verdict = _verdict(claim.form, count, right, met)
+    compares = claim.form in (Form.EFFECT, Form.UP_TO, Form.EQUAL)
     return Judgement(
         verdict=verdict,
-        why=_why(claim, count, right, met),
+        why=_why(claim, count, right, met, alike=compares and not any(found)),
         settings=count,
         right_sign=right,
         met=met,
@@ -126,8 +127,10 @@ def _met(claim: Claim, value: float) -> bool:
     return abs(value - claim.paper) <= max(points, share * abs(claim.paper)) + _ROUNDING
 
 
-def _why(claim: Claim, count: int, right: int, met: int) -> str:
+def _why(claim: Claim, count: int, right: int, met: int, alike: bool) -> str:
     settings = f"{count} setting{'s' if count > 1 else ''}"
+    if alike:
+        return f"no difference in any of {settings}: memory never ran short"
     if claim.form is Form.HOLDS:
         return f"holds in {met} of {settings}"
     if claim.form is Form.EQUAL:

@@ -48,7 +48,9 @@ def test_a_setting_without_a_value_counts_against_the_claim() -> None:
     assert (found.right_sign, found.met, found.low, found.high) == (1, 1, 0.5, 0.5)
 
 
-@given(st.lists(st.floats(-2, 2), min_size=1, max_size=8), st.floats(-2, 2))
+@given(
+    st.lists(st.floats(-2, 2), min_size=1, max_size=8), st.floats(0.01, 2) | st.floats(-2, -0.01)
+)
 def test_one_more_wrong_setting_never_betters_a_verdict(values, paper) -> None:
     order = [Verdict.REPRODUCED, Verdict.PARTLY, Verdict.NOT]
     wrong = -math.copysign(1.0, paper)
@@ -61,6 +63,11 @@ def test_one_more_wrong_setting_never_betters_a_verdict(values, paper) -> None:
 def test_the_reasons_give_the_counts() -> None:
     why = judge(claim(Form.EFFECT), settings(0.5, 0.1, -0.1)).why
     assert why == "right in sign in 2 of 3 settings, within 10 points or 25% of it in 1"
+
+
+def test_a_claim_that_nothing_could_bear_out_says_so() -> None:
+    why = judge(claim(Form.EFFECT), settings(0.0, 0.0)).why
+    assert why == "no difference in any of 2 settings: memory never ran short"
 
 
 def test_sensitivity_is_the_mean_by_choice_of_each_axis_that_varies() -> None:
