@@ -110,7 +110,9 @@ def _from_json(kind: Any, value: Any) -> Any:
         if len(possible) == 1:
             return _from_json(possible[0], value)
         if not isinstance(value, dict):
-            return value
+            kinds_of_plain = [a for a in arguments if a is not types.NoneType]
+            plain = value is None or len(kinds_of_plain) > 1
+            return value if plain else _from_json(kinds_of_plain[0], value)
         kinds = {getattr(argument, "__name__", ""): argument for argument in arguments}
         kind = kinds[value["kind"]]
     if origin is tuple:

@@ -11,8 +11,33 @@ import typer
 from agent_node import Node
 from typer.testing import CliRunner, Result
 
+from mirage_core.cluster_model import DirectDevice, Sharing, Turn
+from mirage_core.control.arbiter_events import (
+    Directed,
+    EngineDied,
+    Linked,
+    Received,
+    Tick,
+    Unlinked,
+)
+from mirage_core.control.directed import Directions, ModelDirection
 from mirage_core.errors import ConfigError
+from mirage_core.model import (
+    DeviceGeometry,
+    DeviceId,
+    EngineId,
+    Holdings,
+    ModelName,
+    OperationId,
+    PageId,
+    RemapPlan,
+    UnitId,
+)
+from mirage_core.policy.settings import Policy
+from mirage_core.wire import messages as m
 from node_agent.commands import replay_command
+from node_agent.event_log import Beginning, EventLog, read_log
+from node_agent.journal import JsonLines
 
 Lines = list[dict[str, Any]]
 
@@ -118,6 +143,43 @@ def test_file_that_is_no_event_log_is_an_error(text: str, named: str, tmp_path: 
     path = tmp_path / "log"
     path.write_text(text)
     assert named in fault_of(path)
+
+
+def test_every_kind_of_event_is_read_as_it_was_written(tmp_path: Path) -> None:
+    a, pages, plan = EngineId("a"), (PageId(1), PageId(2)), RemapPlan(((UnitId(0), UnitId(2)),))
+    directions = Directions(
+        models=(ModelDirection(ModelName("m"), priority=3, turn=Turn.DRAINING),),
+        device=DirectDevice(sharing=Sharing.TEMPORAL),
+        placed=(ModelName("m"),),
+    )
+    messages = (
+        m.Take(1, 5),
+        m.Describe(2, (3, 4), 1, 2, 9, 1, plan, pinned=True),
+        m.Report(7, True, 4, plan=plan, unit_compute_s=(0.1, 0.2), prefill_s=0.3),
+        m.Ask(3, 4),
+        m.Done(OperationId(1), pages, plan, 6),
+        m.Refused(OperationId(2), "not now", pages),
+        m.Rejoin(DeviceGeometry(DeviceId("d"), 65536, 10), Holdings(unit=pages)),
+        m.GiveBack(pages),
+    )
+    events = [
+        Linked(a, ModelName("m"), m.Role.SCHEDULER),
+        Unlinked(a, m.Role.WORKER),
+        EngineDied(a),
+        Tick(),
+        Directed(directions),
+        *(Received(a, message) for message in messages),
+    ]
+    lines = JsonLines(tmp_path / "log")
+    beginning = Beginning(10, Policy(reversion=None), {a: ModelName("m")}, 5)
+    log = EventLog(lines, beginning, 0.5)
+    for event in events:
+        log.observe_event(event, 1.25)
+    lines.close()
+    read = list(read_log(tmp_path / "log"))
+    assert read[0].beginning == beginning
+    assert [line.event for line in read[1:]] == events
+    assert {line.t_s for line in read[1:]} == {1.25}
 
 
 def test_log_cut_within_a_line_names_the_line(recorded: Lines, tmp_path: Path) -> None:
