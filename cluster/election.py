@@ -89,18 +89,19 @@ class Candidate:
         self._timing = timing
         self._on_change = on_change
         self._on_history_lost = on_history_lost
-        self._lease: Lease | None = None
-        self._until_s = 0.0
+        self._held: tuple[Lease, float] | None = None
+        """the lease and when it ends by this clock; one value, for readers of other threads"""
         self._told: tuple[int | None, str | None] | None = None
         self._failing = False
 
     @property
     def role(self) -> Role:
-        lease = self._lease
-        if lease is None or self._clock.monotonic_s() >= self._until_s:
+        held = self._held
+        if held is None or self._clock.monotonic_s() >= held[1]:
             return Following(None)
+        lease, until_s = held
         if lease.holder == self._holder:
-            return Leading(Fence(lease.epoch), self._until_s)
+            return Leading(Fence(lease.epoch), until_s)
         return Following(lease.address)
 
     @property
@@ -117,10 +118,8 @@ class Candidate:
             self._holder, self._address, lease_s=self._timing.lease_s
         )
         mine = lease.holder == self._holder
-        self._lease = lease
-        self._until_s = asked_s + (
-            self._timing.lease_s - self._timing.margin_s if mine else lease.remaining_s
-        )
+        lasts_s = self._timing.lease_s - self._timing.margin_s if mine else lease.remaining_s
+        self._held = (lease, asked_s + lasts_s)
         return self.role
 
     async def run(self) -> None:
@@ -144,7 +143,7 @@ class Candidate:
                 await self.step()
             self._failing = False
         except HistoryLostError as error:
-            self._lease = None
+            self._held = None
             if self._on_history_lost is None:
                 raise
             await self._recover(self._on_history_lost, error)
@@ -169,7 +168,8 @@ class Candidate:
 
     def _pause_s(self) -> float:
         """Until the next step; sooner if this or the leader's lease ends before it."""
-        left_s = self._until_s - self._clock.monotonic_s()
+        until_s = self._held[1] if self._held is not None else 0.0
+        left_s = until_s - self._clock.monotonic_s()
         return min(self._timing.renew_s, left_s) if left_s > 0 else self._timing.renew_s
 
     def _tell(self) -> None:
@@ -181,8 +181,8 @@ class Candidate:
             self._on_change(role)
 
     async def _resign(self) -> None:
-        mine = self._lease is not None and self._lease.holder == self._holder
-        self._lease = None
+        mine = self._held is not None and self._held[0].holder == self._holder
+        self._held = None
         self._tell()
         if mine:
             try:

@@ -18,17 +18,19 @@ from cluster.admin.watch import EVENT, Watches
 from cluster.admin.writer import Writer
 from cluster.config import ControllerConfig
 from cluster.controller.changes import Changes
+from cluster.controller.election_thread import ElectionThread
 from cluster.controller.mirror import Mirror, Seen
 from cluster.controller.servers import Health, admin_server, agent_server, listen
 from cluster.controller.sessions import AgentSessions
 from cluster.controller.term import Term, TermSettings, WallClock, history_lost_event
-from cluster.election import Candidate, Leading, Role
+from cluster.election import Leading, Role
 from cluster.metrics import ControllerMetrics
 from cluster.records import CLUSTER
 from cluster.rpc.guard import Guard
 from cluster.rpc.limits import RateLimit
 from cluster.security import watch_tokens
 from cluster.store.port import Position, Store
+from cluster.store.redis_store import RedisStore
 from cluster.tracing import Tracing
 from mirage_core.cluster_model import Event
 from mirage_core.errors import HistoryLostError, OutOfRangeError, ProtocolError, StoreError
@@ -81,7 +83,7 @@ class Controller:
         self._changes = Changes(_EVENTS_KEPT)
         self._events: OrderedDict[int, Event] = OrderedDict()
         self._weaknesses: tuple[str, ...] = ()
-        self._candidate: Candidate | None = None
+        self._election: ElectionThread | None = None
         self._role_changed = asyncio.Event()
         self.term: Term | None = None
         self._health = Health()
@@ -131,14 +133,15 @@ class Controller:
             config.admin_address or _with_port(config.admin_listen, admin_port),
             config.agent_address or _with_port(config.agent_listen, agent_port),
         )
-        self._candidate = Candidate(
-            self._store,
+        self._election = ElectionThread(
+            RedisStore(config.store),
             self._clock,
             holder=self._holder,
             address=self.addresses.encode(),
             timing=config.timing(),
             on_change=self._see_role,
-            on_history_lost=self._declare_lost,
+            history_lost_event=self._history_lost_event,
+            on_history_lost=self._adopt_history,
         )
         if config.metrics_port is not None:
             self.metrics.serve(config.metrics_port)
@@ -149,10 +152,10 @@ class Controller:
 
     async def run(self) -> None:
         """Until cancelled; a task that fails ends the process, which is better than half of it."""
-        assert self._candidate is not None, "start comes first"
+        assert self._election is not None, "start comes first"
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.mirror.follow())
-            tasks.create_task(self._candidate.run())
+            tasks.create_task(self._election.run())
             tasks.create_task(self.sessions.watch_over())
             tasks.create_task(self._lead_when_elected())
             tasks.create_task(self._follow_events())
@@ -180,7 +183,7 @@ class Controller:
         return self.leader().admin
 
     def _role(self) -> Role | None:
-        return self._candidate.role if self._candidate is not None else None
+        return self._election.role if self._election is not None else None
 
     def _leads(self, epoch: int) -> bool:
         role = self._role()
@@ -257,10 +260,13 @@ class Controller:
         self.metrics.epoch.set(fence.epoch)
         await term.run()
 
-    async def _declare_lost(self, error: HistoryLostError) -> None:
+    def _history_lost_event(self, error: HistoryLostError) -> bytes:
+        return history_lost_event(str(error), self._wall.unix_s())
+
+    async def _adopt_history(self) -> None:
+        """The candidate has declared a new history; this loop's store is to know it too."""
         self._end_term()
-        event = history_lost_event(str(error), self._wall.unix_s())
-        lineage = await self._store.declare_lost_history(event=event)
+        lineage = await self._store.declare_lost_history()
         _log.warning("history %s stands in place of what was lost", lineage.incarnation)
 
     # ---- what the store says
