@@ -53,7 +53,8 @@ class Up:
             for each in settings["models"]  # type: ignore[attr-defined]
         )
         pools = len(MODELS) * POOL_TOKENS * SPEC_KV_BYTES
-        settings["device_bytes"] = weights + 2 * pools + SPARE_PAGES * PAGE_BYTES
+        # Pools are whole granules, half as much again; the burst does not fit into what is left.
+        settings["device_bytes"] = weights + pools * 3 // 2 + SPARE_PAGES * PAGE_BYTES
         (folder / "up.yaml").write_text(yaml.safe_dump(settings))
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
@@ -231,6 +232,9 @@ def test_freeze_stops_all_movement_while_requests_go_on(up: Up, calm: list[list[
     for name in MODELS:
         assert after[name]["lent_pages"] == before[name]["lent_pages"]
         assert after[name]["resident_pages"] == before[name]["resident_pages"]
+    newest = up.mirage("explain", "a")["explanations"][0]
+    assert newest["effect"] == "frozen"
+    assert newest["at_unix_s"] >= up.since_unix_s
     up.mirage("thaw", "--wait", "30")
     assert up.burst("a") == calm
 
