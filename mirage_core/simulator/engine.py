@@ -1,14 +1,8 @@
-"""One engine: vLLM V1's scheduling over counts of blocks, a step or many steps at a time.
+"""One engine in time: it plans a step or many steps at a time, and commits what was not cut short.
 
 Between two events the running batch does the same over and over: each decoding request computes
-one token a step.  ``plan`` decides on a step as vLLM's ``schedule`` does and foresees how many
-more will be like it; ``commit`` performs what of them was not cut short.  Stepping every step is
-the same with one step a plan.
-
-As in vLLM's synchronous scheduler: running requests first, in order of admission; then waiting
-ones while tokens, seats and blocks last, none after a preemption; a new request must fit whole.
-At most one running request is in the midst of its prompt, and it is the last: whoever cannot
-finish a prompt has used the step's tokens up.
+one token a step.  ``plan`` has a step scheduled and foresees how many more will be like it;
+``commit`` performs them.  Stepping every step is the same with one step a plan.
 """
 
 from __future__ import annotations
@@ -18,10 +12,10 @@ from collections.abc import Callable, Iterator
 from mirage_core.policy.when import Demand
 from mirage_core.simulator.book import Book
 from mirage_core.simulator.config import EngineSpec
-from mirage_core.simulator.live import ArrivalQueue, Live, PriorityQueue, WaitingQueue
+from mirage_core.simulator.live import Live
 from mirage_core.simulator.memory_port import MemoryPort, StepMemory
 from mirage_core.simulator.results import Status
-from mirage_core.simulator.running import RunningRequests
+from mirage_core.simulator.scheduler import Scheduler
 from mirage_core.simulator.segment import Segment, decode_line, fewest_steps
 from mirage_core.simulator.step_time import Batch
 from mirage_core.simulator.units import NEVER_PS
@@ -43,32 +37,23 @@ class Engine:
         self.finished: Callable[[Engine, Live, int], None]
         """Called with each request that is done, and when."""
 
-        limits = spec.limits
-        self._block_tokens = limits.block_tokens
-        self._max_tokens = limits.max_num_batched_tokens
-        self._max_seqs = limits.max_num_seqs
-        self._by_priority = limits.priority
         self._step_time = spec.step_time
-        self.queue: WaitingQueue = PriorityQueue() if limits.priority else ArrivalQueue()
-        self._running = RunningRequests(limits)
+        self._scheduler = Scheduler(spec.limits, book)
+        self._running = self._scheduler.running
+        self._queue = self._scheduler.queue
 
         self._memory: StepMemory | None = None
         self._changed = True
         self._woken = False
         self._quiet_steps = 0
         self._asked_at = -1
+        self._asked_preemptions = 0
 
         self.segment: Segment | None = None
-        self._prefills: list[tuple[Live, int]] = []
-        """What of which prompts runs in the step under way."""
-        self._stalled: list[Live] = []
-        """Decoding requests that do not run in the step under way."""
         self.last_end_ps = 0
         self.batch = Batch(0, 0)
         self.step_ps = 0
         self.prefill_step_ps = 0
-        self.preemptions = 0
-        self.lone_preemptions = 0
         self.idle_since_ps = 0
         self.steps = 0
 
@@ -80,7 +65,7 @@ class Engine:
 
     @property
     def unfinished(self) -> bool:
-        return len(self._running) > 0 or len(self.queue) > 0
+        return len(self._running) > 0 or len(self._queue) > 0
 
     @property
     def running(self) -> int:
@@ -88,7 +73,15 @@ class Engine:
 
     @property
     def waiting(self) -> int:
-        return len(self.queue)
+        return len(self._queue)
+
+    @property
+    def preemptions(self) -> int:
+        return self._scheduler.preemptions
+
+    @property
+    def lone_preemptions(self) -> int:
+        return self._scheduler.lone_preemptions
 
     @property
     def used_blocks(self) -> int:
@@ -102,7 +95,7 @@ class Engine:
                 yield Demand(computed, computed + 1, request.prompt + request.output)
             else:
                 yield Demand(request.computed, request.known, request.prompt + request.output)
-        for request in self.queue:
+        for request in self._queue:
             yield Demand(0, request.known, request.prompt + request.output)
 
     @property
@@ -113,24 +106,19 @@ class Engine:
     def indifferent(self) -> bool:
         """A new request changes nothing before the steps under way are done."""
         memory = self._memory
-        return (
-            memory is not None
-            and memory.quiet_steps == NEVER_PS
-            and not self._by_priority
-            and (len(self.queue) > 0 or len(self._running) >= self._max_seqs)
-        )
+        return memory is not None and memory.quiet_steps == NEVER_PS and self._scheduler.blocked
 
     # ---- requests come and go
 
     def receive(self, request: Live) -> None:
-        self.queue.push(request)
+        self._queue.push(request)
         self.book.engine[request.row] = self.index
         self._changed = True
 
     def refuses(self, request: Live) -> bool:
         """No pool that this engine could ever have holds the request."""
         tokens = request.prompt + request.output - 1
-        return -(-tokens // self._block_tokens) > self.port.limit_blocks
+        return -(-tokens // self.spec.limits.block_tokens) > self.port.limit_blocks
 
     def wake(self) -> None:
         self._woken = True
@@ -138,15 +126,9 @@ class Engine:
     def drop_all(self, now_ps: int) -> list[Live]:
         """The device is lost: all requests, as they came, in order of arrival."""
         self.sync(now_ps)
-        lost = [*self._running.requests.values(), *self.queue]
-        for _ in range(len(self.queue)):
-            self.queue.pop()
-        self._running.forget_all()
-        self._prefills, self._stalled, self.segment = [], [], None
+        self.segment = None
         self._changed = self._woken = True
-        for request in lost:
-            request.known, request.late_from_ps = request.prompt, -1
-        return sorted(lost, key=lambda request: request.row)
+        return self._scheduler.drop_all()
 
     # ---- scheduling
 
@@ -160,6 +142,7 @@ class Engine:
                 memory.quiet_steps != NEVER_PS
                 and (
                     self._changed
+                    or self._asked_preemptions != self.preemptions
                     or self._quiet_steps <= 0
                     or (not self.jump and self._asked_at != self._running.tick)
                     or now_ps >= memory.quiet_until_ps
@@ -169,6 +152,7 @@ class Engine:
             memory = self._memory = self.port.on_step(self, now_ps)
             self._quiet_steps = min(memory.quiet_steps, NEVER_PS - 1) + 1
             self._asked_at = self._running.tick
+            self._asked_preemptions = self.preemptions
             self._woken = False
         self._changed = False
         return memory
@@ -193,110 +177,15 @@ class Engine:
         They end at ``until_ps`` or at the first boundary after; ``slow_1024ths`` is their time on
         a device that others use too.  False: there is nothing to compute, or it does not fit.
         """
-        running = self._running
-        while True:
-            memory = self.ask(now_ps)
-            capacity = memory.capacity_blocks
-            if memory.preempt_to_blocks is not None:
-                while running.used_blocks > memory.preempt_to_blocks and len(running):
-                    self._preempt(self._victim())
-            before = self.preemptions
-            self._prefills = []
-            stalled = self._grow_decodes(capacity)
-            budget = self._max_tokens - running.growth.requests + len(stalled)
-            if running.partial is not None and not stalled:
-                budget -= self._continue_prompt(running.partial, budget, capacity)
-            preempted = self.preemptions > before
-            if not preempted:
-                self._admit(budget, capacity, memory.headroom_steps)
-            if running.growth.requests > len(stalled) or self._prefills:
-                break
-            if not preempted:
+        scheduler = self._scheduler
+        while not scheduler.schedule(memory := self.ask(now_ps), self.last_end_ps):
+            if not scheduler.preempted:
                 return False
-        if self._prefills or stalled:
-            self._plan_single(now_ps, stalled, slow_1024ths, memory)
+        if scheduler.prefills or scheduler.stalled:
+            self._plan_single(now_ps, slow_1024ths, memory)
         else:
-            self._plan_decode(now_ps, until_ps, slow_1024ths, memory, once=preempted)
+            self._plan_decode(now_ps, until_ps, slow_1024ths, memory, once=scheduler.preempted)
         return True
-
-    def _grow_decodes(self, capacity: int) -> list[Live]:
-        """Give each decoding request its next block; returns those that do not run this step."""
-        running = self._running
-        if running.grant_all(capacity):
-            return []
-        requests = list(running.requests.values())
-        for place, request in enumerate(requests):
-            if running.needs_block(request):
-                if not self._take(1, request, capacity):
-                    # vLLM ends its loop here: whoever still runs after this one waits a step.
-                    return [r for r in requests[place:] if r.decoding]
-                request.granted_at = running.tick
-        return []
-
-    def _continue_prompt(self, request: Live, budget: int, capacity: int) -> int:
-        chunk = min(request.known - request.computed, budget)
-        blocks = -(-(request.computed + chunk) // self._block_tokens) - request.blocks
-        if chunk <= 0 or not self._take(blocks, request, capacity):
-            return 0
-        request.blocks += blocks
-        self._running.compute(request, chunk)
-        self._prefills.append((request, chunk))
-        return chunk
-
-    def _admit(self, budget: int, capacity: int, headroom_steps: int) -> None:
-        queue, running, size = self.queue, self._running, self._block_tokens
-        headroom = -1
-        while budget > 0 and len(running) < self._max_seqs and len(queue):
-            request = queue.head()
-            found, unheld = running.match(request)
-            required = -(-request.known // size) - found + unheld
-            if headroom_steps and len(running):
-                if headroom < 0:
-                    headroom = sum(
-                        running.growth_of(r, headroom_steps) for r in running.requests.values()
-                    )
-                required += headroom
-            if running.used_blocks + required > capacity:
-                return
-            queue.pop()
-            chunk = min(request.known - found * size, budget)
-            running.admit(request, found, unheld, chunk, capacity)
-            self._prefills.append((request, chunk))
-            self.book.counters["prefix_hit_tokens"] += found * size
-            budget -= chunk
-            if headroom_steps:
-                headroom = max(0, headroom) + running.growth_of(request, headroom_steps)
-
-    # ---- preemption
-
-    def _take(self, blocks: int, request: Live, capacity: int) -> bool:
-        """Take blocks for a running request, others giving way; False if it itself had to."""
-        running = self._running
-        while blocks and running.used_blocks + blocks > capacity:
-            victim = self._victim()
-            self._preempt(victim)
-            if victim is request:
-                return False
-        running.take(blocks, capacity)
-        return True
-
-    def _victim(self) -> Live:
-        requests = self._running.requests.values()
-        if self._by_priority:
-            return max(requests, key=lambda r: (r.priority, r.arrival_ps))
-        return next(reversed(requests))
-
-    def _preempt(self, request: Live) -> None:
-        if request.decoding:
-            request.late_from_ps = self.last_end_ps
-        self.book.counters["recomputed_tokens"] += self._running.remove(request)
-        request.preempted += 1
-        self.book.preemptions[request.row] = request.preempted
-        self.preemptions += 1
-        if not len(self._running):
-            self.lone_preemptions = request.preempted
-        self.queue.push_back(request)
-        self._changed = True
 
     # ---- steps
 
@@ -333,21 +222,20 @@ class Engine:
                 segment.steps = 1 + within
                 segment.steps = segment.steps_to(min(until_ps, memory.quiet_until_ps))
 
-    def _plan_single(
-        self, now_ps: int, stalled: list[Live], slow_1024ths: int, memory: StepMemory
-    ) -> None:
+    def _plan_single(self, now_ps: int, slow_1024ths: int, memory: StepMemory) -> None:
         """One step with prompts in it, or in which some decoding requests do not run."""
-        running = self._running
-        decodes = running.growth.requests - len(stalled)
-        context = running.context + decodes - sum(running.computed(r) for r in stalled)
+        scheduler, running = self._scheduler, self._running
+        prefills, decodes = scheduler.prefills, scheduler.decodes
+        context = running.context + decodes
+        context -= sum(running.computed(request) for request in scheduler.stalled)
         tokens = pairs = prompt_context = 0
-        for request, chunk in self._prefills:
+        for request, chunk in prefills:
             end = request.computed + chunk
             tokens += chunk
             prompt_context += end
             pairs += (end * (end + 1) - request.computed * (request.computed + 1)) // 2
-        if self._prefills:
-            batch = Batch(decodes, context, len(self._prefills), tokens, pairs, prompt_context)
+        if prefills:
+            batch = Batch(decodes, context, len(prefills), tokens, pairs, prompt_context)
             step_ps = self._step_time.mixed_step_ps(batch) * slow_1024ths >> 10
             if memory.stretch is not None:
                 step_ps = memory.stretch.step_ps(step_ps, context + prompt_context)
@@ -356,7 +244,6 @@ class Engine:
             plain = self._step_time.decode_line(decodes, context)
             line = decode_line(plain, slow_1024ths, memory.stretch, context)
             step_ps = line.base_ps + line.slope_ps * context
-        self._stalled = stalled
         self._changed = True
         self.segment = Segment(
             now_ps,
@@ -372,7 +259,7 @@ class Engine:
         """What the log says of a segment's start."""
         return (
             len(self._running),
-            len(self.queue),
+            len(self._queue),
             self.used_blocks,
             memory.capacity_blocks,
             self.preemptions,
@@ -398,20 +285,21 @@ class Engine:
         self.segment = None
         end_ps = segment.end_ps(segment.steps)
         self._advance(segment, segment.steps)
-        for request in self._stalled:
+        scheduler = self._scheduler
+        for request in scheduler.stalled:
             self._running.pass_over(request)
-        self._stalled = []
+        scheduler.stalled = []
         for request in self._running.done():
             self._finish(request, end_ps)
-        if self._prefills:
+        if scheduler.prefills:
             self.prefill_step_ps += (segment.first_ps - self.prefill_step_ps) // (
                 8 if self.prefill_step_ps else 1
             )
-            for request, chunk in self._prefills:
+            for request, chunk in scheduler.prefills:
                 request.computed += chunk
                 if request.computed == request.known:
                     self._begin_decode(request, end_ps)
-            self._prefills = []
+            scheduler.prefills = []
         self.last_end_ps = end_ps
         if not self.unfinished:
             self.idle_since_ps = end_ps
@@ -464,7 +352,7 @@ class Engine:
         book, row = self.book, request.row
         self._running.remove(request)
         self._changed = True
-        self.lone_preemptions = 0
+        self._scheduler.lone_preemptions = 0
         book.finish_ps[row] = end_ps + self.network_ps
         book.status[row] = Status.FINISHED
         book.finished += 1
