@@ -147,7 +147,10 @@ class DeviceSpec:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A device is lost at ``at_s`` with what it computed, and back ``for_s`` later, empty."""
+    """A device is lost at ``at_s`` with what it computed, and back ``for_s`` later, empty.
+
+    Left out: its memory manager's books; what was lent before is lent when it comes back.
+    """
 
     device: str
     at_s: float
