@@ -99,6 +99,17 @@ def main(
     reversion_hold_s: Annotated[
         float | None, typer.Option(help="How long pages must have been spare (1.0).")
     ] = None,
+    recall: Annotated[
+        bool | None,
+        typer.Option(
+            "--recall/--no-recall",
+            help="Whether a model that woke gets its lent pages back from pools in use (yes).",
+        ),
+    ] = None,
+    recall_share: Annotated[
+        float | None,
+        typer.Option(help="From which added part of its step on (0.25)."),
+    ] = None,
 ) -> None:
     """Share one host device among the engines of this node."""
     given: dict[str, Any] = dict(locals())

@@ -75,6 +75,8 @@ class AgentConfig(BaseModel):
     reversion: bool = True
     reversion_margin_share: float = Field(default=0.1, ge=0, allow_inf_nan=False)
     reversion_hold_s: float = Field(default=1.0, ge=0, allow_inf_nan=False)
+    recall: bool = True
+    recall_share: float = Field(default=0.25, ge=0, allow_inf_nan=False)
 
     @property
     def pages(self) -> int:
@@ -90,6 +92,7 @@ class AgentConfig(BaseModel):
                 if self.reversion
                 else None
             ),
+            recall_share=self.recall_share if self.recall else None,
             weights_move=self.weights_move,
         )
 

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import IO, Any
 
-from mirage_core.control.arbiter import DeviceSummary, EngineSummary
+from mirage_core.control.device_summary import DeviceSummary, EngineSummary
 from mirage_core.errors import ConfigError
 from mirage_core.model import EngineId
 

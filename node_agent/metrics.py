@@ -10,7 +10,7 @@ from http.server import HTTPServer
 from prometheus_client import CollectorRegistry, Histogram, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from mirage_core.control.arbiter import Counters, DeviceSummary
+from mirage_core.control.device_summary import Counters, DeviceSummary
 from mirage_core.errors import ConfigError
 from mirage_core.model import DeviceGeometry, EngineId, OwnerKind
 from mirage_core.wire.messages import Report

@@ -13,8 +13,8 @@ from mirage_core.cluster_model import (
     ObservationDelta,
     RuleTried,
 )
-from mirage_core.control.arbiter import DeviceSummary, EngineSummary
 from mirage_core.control.arbiter_events import Explain
+from mirage_core.control.device_summary import DeviceSummary, EngineSummary
 from mirage_core.model import DeviceId, EngineId, ModelName
 from mirage_core.policy.decision import ApplyPlan, ReclaimPool
 from mirage_core.wire.messages import Report

@@ -22,8 +22,8 @@ from mirage_core.cluster_model import (
     Explanation,
     Severity,
 )
-from mirage_core.control.arbiter import DeviceSummary
 from mirage_core.control.arbiter_events import Explain
+from mirage_core.control.device_summary import DeviceSummary
 from mirage_core.model import EngineId
 from mirage_core.ports import Clock
 from mirage_core.wire.messages import Report

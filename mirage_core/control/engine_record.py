@@ -60,6 +60,7 @@ class EngineRecord:
     plan: RemapPlan = RESIDENT
     active: bool = False
     last_active_s: float = -math.inf
+    active_since_s: float = -math.inf
     spare_pages: int = 0
     prefill_s: float = 0.0
     use_watch: UseWatch | None = None
@@ -97,6 +98,8 @@ class EngineRecord:
             if len(times) not in (0, len(description.unit_pages)):
                 raise ProtocolError(f"{len(times)} times for {len(description.unit_pages)} units")
         self.plan = report.plan
+        if report.active and not self.active:
+            self.active_since_s = now_s
         if report.active or self.active:
             self.last_active_s = now_s
         elif self.last_active_s == -math.inf and report.idle_s > 0:
@@ -194,6 +197,7 @@ class EngineRecord:
             floor_pages=cold_start_floor_pages(table, self.prefill_s) if self.prefill_s else 0,
             granule_pages=description.granule_pages,
             use_watch=self.use_watch,
+            active_since_s=self.active_since_s,
             pinned=description.pinned,
         )
         return view if self.direction is None else self.direction.applied_to(view)

@@ -4,16 +4,19 @@
       1. free pages                        1. free pages make cycled units resident again
       2. spare pool pages of others        2. for a model that its plan slows: spare pool pages
       3. units of inactive models             and units of inactive models, as in a shortage
-      4. units of active models, as        3. otherwise: pool pages beyond a whole hold's use
-         far as their steps allow
+      4. units of active models, as        3. for one that it slows much, and for long: pool
+         far as their steps allow             pages in use of models no more important (recall)
+                                           4. otherwise: pool pages beyond a whole hold's use
 
 What engines must first give up is asked for here, and granted by the arbiter when it is really
-free.  Nothing is taken by force: KV blocks in use stay where they are.
+free.  A shortage takes nothing by force: KV blocks in use stay where they are.  A recall does: a
+model's weights are its own, and borrowers recompute less than a slowed owner loses.
 """
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from mirage_core.cluster_model import Sharing
@@ -94,6 +97,7 @@ def plan_reversion(view: DeviceView, policy: Policy, now_s: float) -> Decision:
 
     First in line are models that lend more than they may (``overlent_row``), then active ones, then
     inactive ones; among each, who would lend last.  While every unit is resident, no pool shrinks.
+    Pools in use shrink only by recall (``_may_recall``).
     """
     if policy.reversion is None:
         return Decision(now_s)
@@ -103,14 +107,18 @@ def plan_reversion(view: DeviceView, policy: Policy, now_s: float) -> Decision:
     budget_pages = view.spendable_pages
 
     missing_pages = 0
+    recalls: list[tuple[EngineView, int]] = []
     for lender in lenders:
         goal = overlent_row(lender, policy)
         if goal is not None:
             present = rows[lender.engine]
             row = _affordable_row(lender, present, goal.freed_pages, budget_pages)
             budget_pages -= present.freed_pages - row.freed_pages
-            missing_pages += row.freed_pages - goal.freed_pages
             rows[lender.engine] = row
+            lender_misses_pages = row.freed_pages - goal.freed_pages
+            missing_pages += lender_misses_pages
+            if _may_recall(lender, row, policy, now_s):
+                recalls.append((lender, lender_misses_pages))
     if not missing_pages:
         for lender in lenders:
             present = rows[lender.engine]
@@ -128,6 +136,8 @@ def plan_reversion(view: DeviceView, policy: Policy, now_s: float) -> Decision:
             for donor in ranked:
                 if draft.short_pages and not donor.active:
                     draft.remap(donor, most_lending_row(donor, False, policy))
+        for lender, pages in recalls:
+            draft.recall(lender, pages, ranked)
     else:
         lent_pages = sum(row.freed_pages for row in rows.values())
         draft.reclaim_unused(ranked, lent_pages - still_coming_pages, policy.reversion)
@@ -171,6 +181,25 @@ def overlent_row(view: EngineView, policy: Policy) -> PlanRow | None:
     return view.plan_table.largest(min(present.freed_pages, most.freed_pages), added_limit_s)
 
 
+def recalled_pages(engines: Iterable[EngineView], policy: Policy, now_s: float) -> int:
+    """Pages that models which recall theirs still wait for: nobody else is served with them."""
+    pages = 0
+    for lender in engines:
+        goal = overlent_row(lender, policy)
+        if goal is not None and _may_recall(lender, lender.row, policy, now_s):
+            pages += max(0, lender.row.freed_pages - goal.freed_pages)
+    return pages
+
+
+def _may_recall(lender: EngineView, row: PlanRow, policy: Policy, now_s: float) -> bool:
+    """Whether ``row``, the best that free pages pay for, slows a model so much, and it has been
+    active for so long, that its pages are worth others' recomputation."""
+    if policy.recall_share is None or policy.reversion is None or not lender.active:
+        return False
+    slow = row.added_s > policy.recall_share * lender.plan_table.resident_step_s
+    return slow and now_s - lender.active_since_s >= policy.reversion.hold_s
+
+
 def _added_limit_s(view: EngineView, policy: Policy) -> float:
     return policy.max_added_share * view.plan_table.resident_step_s
 
@@ -193,6 +222,7 @@ class _Draft:
         self.short_pages = short_pages
         self._actions: list[Action] = []
         self._reasons: list[Reason] = []
+        self._reclaimed_pages: Counter[EngineId] = Counter()
 
     def decision(self, now_s: float) -> Decision:
         return Decision(now_s, tuple(self._actions), tuple(self._reasons), self.short_pages)
@@ -216,9 +246,31 @@ class _Draft:
                 return
             pages = _whole_granules(pool, self.short_pages, pool.reclaimable_pages)
             if pages and not pool.pinned:
-                self._actions.append(ReclaimPool(pool.engine, pages))
+                self._reclaim(pool, pages)
                 why = f"{pool.pool_spare_pages} of {pool.pool_pages} spare"
                 self._found("spare pool pages", pool.engine, pages, why)
+
+    def recall(self, lender: EngineView, wanted_pages: int, pools: Iterable[EngineView]) -> None:
+        """Pool pages in use of models no more important than ``lender``, whose they are: they are
+        drained, and what is left at the drain's end is preempted."""
+        wanted_pages = min(wanted_pages, self.short_pages)
+        for pool in pools:
+            if wanted_pages <= 0:
+                return
+            if pool.engine == lender.engine or pool.pinned or pool.priority > lender.priority:
+                continue
+            rest_pages = pool.pool_pages - pool.pool_min_pages - self._reclaimed_pages[pool.engine]
+            whole_pages = rest_pages // pool.granule_pages * pool.granule_pages
+            pages = _whole_granules(pool, wanted_pages, whole_pages)
+            if pages > 0:
+                self._reclaim(pool, pages)
+                why = f"lent units add {lender.row.added_s:.6f} s to a step of {lender.engine}"
+                self._found("recall", pool.engine, pages, why)
+                wanted_pages -= pages
+
+    def _reclaim(self, pool: EngineView, pages: int) -> None:
+        self._actions.append(ReclaimPool(pool.engine, pages))
+        self._reclaimed_pages[pool.engine] += pages
 
     def reclaim_unused(
         self, pools: Iterable[EngineView], wanted_pages: int, reversion: Reversion
@@ -232,7 +284,7 @@ class _Draft:
             )
             pages = _whole_granules(pool, wanted_pages, min(unused_pages, pool.reclaimable_pages))
             if pages and not pool.pinned:
-                self._actions.append(ReclaimPool(pool.engine, pages))
+                self._reclaim(pool, pages)
                 why = f"{unused_pages} of {pool.pool_pages} unused for {reversion.hold_s} s"
                 reason = Reason("unused pool pages", pool.engine, wanted_pages, pages, why)
                 self._reasons.append(reason)

@@ -23,6 +23,8 @@ class Policy:
     max_added_share  part of its resident step that lending may add to an active model's step;
                      0.0: no added step time by the cost model (§5.3)
     reversion        when lent pages go back (§7.6.1); None: never
+    recall_share     an active model whose lent units lengthen its step by more than this part gets
+                     them back from pools in use of models no more important; None: never
     weights_move     False: KV pools alone share the device's memory, as an elastic KV cache does
     """
 
@@ -31,6 +33,7 @@ class Policy:
     cap_share: float = 1.0
     max_added_share: float = 0.0
     reversion: Reversion | None = DEFAULT_REVERSION
+    recall_share: float | None = 0.25
     weights_move: bool = True
 
     def __post_init__(self) -> None:
@@ -38,3 +41,5 @@ class Policy:
             raise ConfigError(f"cap_share is a share from 0 to 1, got {self.cap_share}")
         if not 0.0 <= self.max_added_share < math.inf:
             raise ConfigError(f"max_added_share is at least 0, got {self.max_added_share}")
+        if self.recall_share is not None and not 0.0 <= self.recall_share < math.inf:
+            raise ConfigError(f"recall_share is at least 0, or null, got {self.recall_share}")

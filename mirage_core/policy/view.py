@@ -8,6 +8,7 @@ starting, ending) is left out.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -25,6 +26,7 @@ class EngineView:
     priority          higher is more important
     active            has, or is scheduled to have, running requests
     last_active_s     monotonic time it was last active; -inf if never
+    active_since_s    monotonic time at which it woke; means nothing while it is inactive
     plan              its remap plan, of this table or of an earlier cost's
     plan_table        its plans at its present cost (built once a cost, ``how_many``)
     pool_pages        pages mapped in its KV pool
@@ -52,6 +54,7 @@ class EngineView:
     floor_pages: int = 0
     granule_pages: int = 1
     use_watch: UseWatch | None = None
+    active_since_s: float = -math.inf
     pinned: bool = False
     lend_least_pages: int = 0
     lend_most_pages: int | None = None

@@ -134,6 +134,7 @@ class PolicyFields(_Strict):
     cap_share: Share = 1.0
     max_added_share: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
     reverts: bool = True
+    recall_share: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = 0.25
     parts_per_unit: Annotated[int, Field(ge=1)] = 1
     """1: whole layers, 4: quarters"""
 
@@ -144,6 +145,7 @@ class PolicyFields(_Strict):
             cap_share=self.cap_share,
             max_added_share=self.max_added_share,
             reversion=DEFAULT_REVERSION if self.reverts else None,
+            recall_share=self.recall_share,
         )
         return MirageArm(policy=policy, parts_per_unit=self.parts_per_unit)
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from mirage_core.control.arbiter import DeviceSummary, EngineSummary
+from mirage_core.control.device_summary import DeviceSummary, EngineSummary
 from mirage_core.errors import ConfigError, ProtocolError
 from mirage_core.memory import libc
 from mirage_core.model import EngineId, ModelName

@@ -8,8 +8,9 @@ from dataclasses import replace
 import pytest
 from simulated_engine import SimulatedDevice, SimulatedEngine
 
-from mirage_core.control.arbiter import ANSWER_PATIENCE_S, MIN_RETRY_S, TAKE_PATIENCE_S
+from mirage_core.control.arbiter import MIN_RETRY_S, TAKE_PATIENCE_S
 from mirage_core.control.arbiter_events import Explain, Linked, Received, Send, Tick
+from mirage_core.control.device_books import ANSWER_PATIENCE_S
 from mirage_core.errors import OwnershipError, ProtocolError
 from mirage_core.model import RESIDENT, EngineId, ModelName, OperationId, PageId, RemapPlan, UnitId
 from mirage_core.policy.settings import Policy

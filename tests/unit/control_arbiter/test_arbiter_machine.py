@@ -16,8 +16,9 @@ from hypothesis.stateful import (
 from simulated_engine import SimulatedDevice, SimulatedEngine
 
 from mirage_core.cluster_model import DirectDevice, Turn
-from mirage_core.control.arbiter import ANSWER_PATIENCE_S, MAX_RETRY_S, TAKE_PATIENCE_S
+from mirage_core.control.arbiter import MAX_RETRY_S, TAKE_PATIENCE_S
 from mirage_core.control.arbiter_events import Directed
+from mirage_core.control.device_books import ANSWER_PATIENCE_S
 from mirage_core.control.directed import Directions, ModelDirection
 from mirage_core.model import EngineId, ModelName
 from mirage_core.policy.settings import Policy

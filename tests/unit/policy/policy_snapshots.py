@@ -124,13 +124,13 @@ class Bench:
                     self.free_pages -= pages
                     self.engines[view.engine] = replace(view, pool_pages=view.pool_pages + pages)
                 case ReclaimPool(pages=pages):
-                    assert 0 < pages <= view.pool_spare_pages
+                    assert pages > 0
                     assert view.pool_pages - pages >= view.pool_min_pages
                     self.free_pages += pages
                     self.engines[view.engine] = replace(
                         view,
                         pool_pages=view.pool_pages - pages,
-                        pool_spare_pages=view.pool_spare_pages - pages,
+                        pool_spare_pages=max(0, view.pool_spare_pages - pages),
                     )
                 case ApplyPlan(plan=plan, freed_pages=freed_pages):
                     before = view.plan.pages(view.unit_pages)
@@ -139,8 +139,9 @@ class Bench:
                     assert self.free_pages >= 0
                     self.engines[view.engine] = replace(view, plan=plan)
 
-    def grant_owed(self) -> None:
+    def grant_owed(self, kept_pages: int = 0) -> None:
+        """``kept_pages`` of the free ones are somebody else's."""
         for name, pages in list(self.owed.items()):
-            if pages <= self.free_pages:
+            if pages <= self.free_pages - kept_pages:
                 self.carry_out(Decision(0.0, (GrantPages(name, pages),)))
                 del self.owed[name]

@@ -12,7 +12,13 @@ from policy_snapshots import Bench, devices, engine, prove, table
 
 from mirage_core.errors import ConfigError, MisuseError
 from mirage_core.model import RESIDENT, EngineId
-from mirage_core.policy.algorithm1 import most_lending_row, plan_reversion, plan_shortage
+from mirage_core.policy.algorithm1 import (
+    most_lending_row,
+    overlent_row,
+    plan_reversion,
+    plan_shortage,
+    recalled_pages,
+)
 from mirage_core.policy.decision import ApplyPlan, Decision, GrantPages, ReclaimPool
 from mirage_core.policy.settings import Policy
 from mirage_core.policy.view import DeviceView
@@ -27,6 +33,7 @@ policies = st.builds(
     cap_share=st.sampled_from([0.0, 0.3, 0.7, 1.0]),
     max_added_share=st.sampled_from([0.0, 0.1, 5.0]),
     reversion=st.none() | st.builds(Reversion, st.sampled_from([0.0, 0.5]), st.just(0.0)),
+    recall_share=st.sampled_from([None, 0.0, 0.25]),
     weights_move=st.booleans(),
 )
 
@@ -344,14 +351,20 @@ def test_hysteresis_never_oscillates_under_a_constant_demand(
         for view in list(bench.engines.values()):
             used = demand if view.engine == name else view.pool_used_pages
             bench.use(view.engine, used, float(step), policy.reversion)
-        decisions = [plan_reversion(bench.view, policy, float(step))]
-        bench.carry_out(decisions[0])
-        bench.grant_owed()
+        # As the arbiter does: what is recalled goes to whom it was recalled for, not to who asks.
+        decisions = []
+        for _ in range(2):
+            decisions.append(plan_reversion(bench.view, policy, float(step)))
+            bench.carry_out(decisions[-1])
+        kept = recalled_pages(bench.view, policy, float(step))
+        bench.grant_owed(kept)
         short = demand - bench.engines[name].pool_pages
         if short > 0 and name not in bench.owed:
             view = bench.engines[name]
             needed = -(-short // view.granule_pages) * view.granule_pages
-            decision = plan_shortage(bench.view, name, needed, policy, float(step))
+            view_now = bench.view
+            view_now = replace(view_now, owed_pages=view_now.owed_pages + kept)
+            decision = plan_shortage(view_now, name, needed, policy, float(step))
             bench.carry_out(decision)
             decisions.append(decision)
             granted = sum(a.pages for a in decision.actions if isinstance(a, GrantPages))
@@ -359,9 +372,61 @@ def test_hysteresis_never_oscillates_under_a_constant_demand(
             assert owed % view.granule_pages == 0
             if owed:
                 bench.owed[name] = owed
-            bench.grant_owed()
+            bench.grant_owed(kept)
         assert bench.pages == pages
         idle_steps = 0 if any(decision.actions for decision in decisions) else idle_steps + 1
         if idle_steps == 5:
             return
     pytest.fail("the device did not come to rest")
+
+
+# --- recall ---------------------------------------------------------------------------------------
+
+
+def slowed(**fields: object) -> DeviceView:
+    """``a`` woke long ago with most of its units in ``b``'s pool, which is full of live blocks."""
+    most = table().rows[-1].freed_pages
+    owner = lending("a", most, active=True, active_since_s=-10.0, priority=5)
+    pool = engine("b", active=True, pool_pages=60, pool_spare_pages=0, **fields)
+    return DeviceView(0, (owner, pool))
+
+
+def test_a_model_that_its_lent_units_slow_gets_them_back_from_pools_in_use() -> None:
+    device = slowed(pool_min_pages=4, granule_pages=2)
+    decision = plan_reversion(device, Policy(), 0.0)
+    (action,) = decision.actions
+    assert isinstance(action, ReclaimPool)
+    assert action.engine == B
+    row = overlent_row(device[A], Policy())
+    assert row is not None
+    missing = device[A].row.freed_pages - row.freed_pages
+    assert missing <= action.pages < missing + 2
+    assert {reason.rule for reason in decision.reasons} == {"recall"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "policy", "now_s"),
+    [
+        ({"pool_min_pages": 60}, Policy(), 0.0),
+        ({"priority": 6}, Policy(), 0.0),
+        ({"pinned": True}, Policy(), 0.0),
+        ({}, Policy(recall_share=None), 0.0),
+        ({}, Policy(recall_share=1e9), 0.0),
+        ({}, Policy(), -9.5),
+    ],
+    ids=["least pool", "more important", "pinned", "switched off", "hardly slowed", "just woken"],
+)
+def test_nothing_in_use_is_recalled(
+    fields: dict[str, object], policy: Policy, now_s: float
+) -> None:
+    device = slowed(**{"priority": 5, "pool_min_pages": 4, **fields})
+    assert plan_reversion(device, policy, now_s).actions == ()
+
+
+def test_what_is_spare_is_taken_before_what_is_in_use() -> None:
+    device = slowed(pool_min_pages=4)
+    pool = replace(device[B], pool_spare_pages=3)
+    decision = plan_reversion(replace(device, engines=(device[A], pool)), Policy(), 0.0)
+    first, second = decision.actions
+    assert (first, second.engine) == (ReclaimPool(B, 3), B)
+    assert [reason.rule for reason in decision.reasons] == ["spare pool pages", "recall"]
