@@ -22,10 +22,10 @@ from mirage_core.policy.settings import DEFAULT_REVERSION, Policy
 from mirage_core.policy.which_model import DonorOrder
 
 GPU = "GH200-96"
-REQUESTS = {"ShareGPT": 600, "Alpaca": 1000, "long": 400, "short": 400}
-"""Of a run, all models together, by the first model's lengths: several times what the pools hold
-at once, so that a run can be overloaded.  The trace is compressed in time to its rate, which keeps
-its CV."""
+REQUESTS = {"ShareGPT": 200, "Alpaca": 800, "long": 200, "short": 200}
+"""Of a run, for each model on average, by the first model's lengths: several times what a pool
+holds at once, so that a run can be overloaded.  The trace is compressed in time to its rate, which
+keeps its CV."""
 LONGEST_TOKENS = 2048
 """OPT's; longer requests are cut"""
 LOADS = (0.5, 0.9, 1.3)
@@ -118,7 +118,7 @@ class Case:
     @property
     def count(self) -> int:
         """Requests of the run."""
-        return self.requests or REQUESTS[self.tenants[0].lengths]
+        return self.requests or len(self.tenants) * REQUESTS[self.tenants[0].lengths]
 
     @property
     def saturating(self) -> Case:

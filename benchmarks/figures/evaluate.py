@@ -135,7 +135,7 @@ def write(entries: Sequence[dict[str, object]], path: Path, runs: int, took_s: f
         "verdicts": {name: counts.get(name, 0) for name in ("reproduced", "partly", "not")},
         "conditions": {
             "gpu": on.GPU,
-            "requests_per_run": on.REQUESTS,
+            "requests_per_model": on.REQUESTS,
             "loads": on.LOADS,
             "arrivals": "Azure 2023 code quantiles, compressed in time",
             "deviations": on.DEVIATIONS,

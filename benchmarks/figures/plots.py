@@ -311,19 +311,21 @@ def _figure_5(model: ModelSizing) -> Figure:
 
 
 def _figure_16(runner: Runner) -> Figure:
-    figure, grid = plt.subplots(1, 2, figsize=(10, 4))
-    for axes, rate_per_s in zip(grid, (1.0, 10.0), strict=True):
-        for name, reverts, colour in (("with", True, MIRAGE), ("without", False, OTHER)):
+    """At the paper's rates, and at one at which memory does run short."""
+    figure, grid = plt.subplots(1, 3, figsize=(13, 4))
+    for axes, rate_per_s in zip(grid, (1.0, 10.0, 60.0), strict=True):
+        for name, reverts, colour, line in (
+            ("with", True, MIRAGE, "-"),
+            ("without", False, OTHER, "--"),
+        ):
             case = Case(
                 on.single("Alpaca"), arm=on.remapping(reverts=reverts), rate_per_s=rate_per_s
             )
             values, weights = simulate_case(case, rate_per_s).tbt_samples_s()
             shares = np.linspace(0, 1, 401)
             times = [1000 * weighted_quantile(values, weights, share) for share in shares]
-            axes.plot(times, shares, color=colour, label=f"{name} reversion")
-        axes.set_xscale("log")
-        axes.xaxis.set_major_formatter("{x:g}")
-        axes.xaxis.set_minor_formatter("")
+            axes.plot(times, shares, color=colour, linestyle=line, label=f"{name} reversion")
+        axes.set_xlim(0, 1.05 * times[-2])
         axes.set_title(f"{rate_per_s:g} requests/s", fontsize=9)
         axes.set_xlabel("TBT, ms")
         axes.grid(alpha=0.25)
@@ -335,7 +337,7 @@ def _figure_16(runner: Runner) -> Figure:
 
 def _figure_17(runner: Runner) -> Figure:
     figure, grid = plt.subplots(1, 2, figsize=(10, 4))
-    rates = (1.0, 5.0, 10.0, 20.0, 40.0)
+    rates = (1.0, 5.0, 10.0, 20.0, 40.0, 60.0)
     caps: Mapping[str, float] = {"no cap": 1.0} | {f"cap {cap:.0%}": cap for cap in on.CAPS}
     for axes, metric, name in (
         (grid[0], Metric.TBT_P50, "P50 TBT, ms"),
