@@ -23,8 +23,8 @@ from benchmarks.sharing.conditions import Conditions
 from benchmarks.sharing.mirage_arms import plug_in_arms
 from benchmarks.sharing.plots import draw
 from benchmarks.sharing.report import Result, summary, table
-from benchmarks.sharing.traces import read_azure_gaps, read_lengths
 from mirage_core.errors import MirageError
+from mirage_core.simulator.workloads.files import read_azure_gaps, read_lengths
 
 console = Console()
 
@@ -70,6 +70,9 @@ def main(
     ] = None,
     trace: Annotated[Path | None, typer.Option(help="Azure trace (CSV) for the arrivals.")] = None,
     lengths: Annotated[Path | None, typer.Option(help="Table (CSV) of lengths.")] = None,
+    repeats: Annotated[
+        int, typer.Option(min=1, help="Runs of each arm under each load; figures are the last's.")
+    ] = 1,
     seed: Annotated[int, typer.Option(min=0, help="Of arrivals, lengths and prompts.")] = 0,
     out: Annotated[Path, typer.Option(help="Where the result is written.")] = Path(
         "build/bench/sharing.json"
@@ -82,7 +85,7 @@ def main(
         with console.status("models and conditions"):
             conditions = _with_options(preset(models.DEFAULT_ROOT, seed), loads, trace, lengths)
             arms = plug_in_arms(conditions, out.parent / "arms")
-        result = asyncio.run(_run(conditions, arms, part, out.parent / "logs"))
+        result = asyncio.run(_run(conditions, arms, part, out.parent, repeats))
     except (MirageError, OSError) as error:
         console.print(str(error), style="red", markup=False, highlight=False)
         raise typer.Exit(1) from error
@@ -119,7 +122,9 @@ def _parse_loads(text: str) -> tuple[float, ...]:
     return tuple(loads)
 
 
-async def _run(conditions: Conditions, arms: Sequence[Arm], part: Part, log_folder: Path) -> Result:
+async def _run(
+    conditions: Conditions, arms: Sequence[Arm], part: Part, folder: Path, repeats: int
+) -> Result:
     """Measure; a SIGTERM ends the run like Ctrl-C, so that no process is left behind."""
     loop = asyncio.get_running_loop()
     task = asyncio.current_task()
@@ -132,7 +137,7 @@ async def _run(conditions: Conditions, arms: Sequence[Arm], part: Part, log_fold
         TimeElapsedColumn(),
     )
     with Progress(*columns, console=console) as progress:
-        async with Benchmark(conditions, log_folder, Terminal(progress)) as benchmark:
+        async with Benchmark(conditions, folder, Terminal(progress), repeats) as benchmark:
             if part is not Part.CALM:
                 await benchmark.measure(arms)
             if part is not Part.LOADS:

@@ -20,10 +20,12 @@ from benchmarks.sharing.arms import Arm, StockArm
 from benchmarks.sharing.client import Done, closed_loop, replay
 from benchmarks.sharing.conditions import Conditions
 from benchmarks.sharing.figures import figures_of, saturation_tok_s
+from benchmarks.sharing.record import write_record
 from benchmarks.sharing.report import ArmResult, Result
 from benchmarks.sharing.servers import Engine, Stage, settle
 from benchmarks.sharing.timeline import read_timeline
-from benchmarks.sharing.workload import Request, WorkloadSpec, burstiness, generate
+from benchmarks.sharing.workload import Request, WorkloadSpec, generate
+from mirage_core.simulator.workloads.statistics import burstiness
 
 _FILL_SHARE = 0.25
 """of the time of measuring saturation: the pools fill first, which is faster and not counted"""
@@ -51,11 +53,16 @@ class Benchmark:
     Use as ``async with Benchmark(...) as benchmark``: leaving ends every process.
     """
 
-    def __init__(self, conditions: Conditions, log_folder: Path, progress: Progress) -> None:
+    def __init__(
+        self, conditions: Conditions, folder: Path, progress: Progress, repeats: int = 1
+    ) -> None:
+        """``folder``: for logs, and for the raw timeline of every run (``record``)."""
         self.result = Result(conditions)
         self._conditions = conditions
-        self._log_folder = log_folder
+        self._log_folder = folder / "logs"
+        self._run_folder = folder / "runs"
         self._progress = progress
+        self._repeats = repeats
         self._stage = Stage()
 
     async def __aenter__(self) -> Benchmark:
@@ -133,14 +140,24 @@ class Benchmark:
         )
 
     async def _measure_arm(self, arm: Arm, load: float, requests: Sequence[Request]) -> ArmResult:
+        """All repeats, each recorded; the result is the last one's."""
+        for repeat in range(1, self._repeats + 1):
+            result = await self._measure_once(arm, load, requests, repeat)
+        return result
+
+    async def _measure_once(
+        self, arm: Arm, load: float, requests: Sequence[Request], repeat: int
+    ) -> ArmResult:
         engines = await self._enter(self._stage, arm)
         before = await arm.counters(engines)
-        done = self._progress.running(f"{arm.name}, {load:g}x", len(requests))
+        which = f", {repeat} of {self._repeats}" if self._repeats > 1 else ""
+        done = self._progress.running(f"{arm.name}, {load:g}x{which}", len(requests))
         run = await replay(requests, _urls(engines), self._limit_s, done)
         self._stage.require_running()
         await settle(engines)
         after = await arm.counters(engines)
         counted = {name: after[name] - before[name] for name in after}
+        write_record(self._run_folder, arm, self._conditions, load, run, counted)
         timeline = arm.setup(self._conditions).timeline
         samples = (
             read_timeline(timeline, run.started_s, run.started_s + run.makespan_s)

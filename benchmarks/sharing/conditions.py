@@ -16,8 +16,14 @@ from benchmarks.models import (
     small_spec,
     weight_bytes,
 )
-from benchmarks.sharing.workload import AZURE_CODE, SHAREGPT, GapSource, LengthSource, WorkloadSpec
+from benchmarks.sharing.workload import WorkloadSpec
 from mirage_core.errors import ConfigError
+from mirage_core.simulator.workloads.quantiles import (
+    AZURE_CODE,
+    SHAREGPT,
+    GapSource,
+    LengthSource,
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ import pytest
 from sharing_samples import LARGE_BYTES, SMALL_BYTES, hosted
 
 from benchmarks.sharing.conditions import Conditions
-from benchmarks.sharing.workload import AZURE_CODE, SHAREGPT
+from mirage_core.simulator.workloads.quantiles import AZURE_CODE, SHAREGPT
 
 
 @pytest.fixture

@@ -97,7 +97,7 @@ def test_all_arms_serve_the_same_requests_under_all_loads(
     arms = [PluginArm("passive", entered), PluginArm("mirage", entered)]
 
     async def main() -> Benchmark:
-        async with Benchmark(short, tmp_path / "logs", log) as benchmark:
+        async with Benchmark(short, tmp_path, log) as benchmark:
             await benchmark.measure(arms)
             await benchmark.measure_calm(arms[1])
             return benchmark
@@ -113,6 +113,8 @@ def test_all_arms_serve_the_same_requests_under_all_loads(
         for each in result.loads[load]:
             assert each.figures.failed == 0
             assert each.figures.preemptions == each.figures.completed
+    records = {path.name.split("-")[0] for path in (tmp_path / "runs").glob("*.jsonl")}
+    assert records == {"stock", "passive", "mirage"}
     read = result.as_json()
     assert read["outputs_identical"] is True
     assert read["stock_divergence"] == 0
@@ -142,6 +144,6 @@ def test_an_engine_that_dies_ends_the_run(short: Conditions, tmp_path: Path) -> 
         async with benchmark:
             await benchmark.measure([])
 
-    benchmark = Benchmark(short, tmp_path / "logs", Killer())
+    benchmark = Benchmark(short, tmp_path, Killer())
     with pytest.raises(ServerError, match="engine small ended with status -9"):
         asyncio.run(main())

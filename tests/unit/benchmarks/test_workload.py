@@ -1,24 +1,20 @@
-"""The generator's statistics against the figures of the traces that it stands for."""
+"""Requests of the sharing benchmark; their distributions' tests are in ``simulation/workloads``."""
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.sharing.workload import (
-    ALPACA,
-    AZURE_CODE,
     FIRST_ORDINARY_TOKEN,
-    SHAREGPT,
     SHORTEST_PROMPT,
     WorkloadSpec,
     at_once,
-    burstiness,
     generate,
 )
 from mirage_core.errors import ConfigError
+from mirage_core.simulator.workloads.quantiles import AZURE_CODE, SHAREGPT
 
 SPEC = WorkloadSpec(
     horizon_s=40.0,
@@ -31,48 +27,6 @@ SPEC = WorkloadSpec(
     seed=7,
 )
 OFFERED = {"a": 200.0, "b": 80.0}
-AZURE_ROWS = 8819
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_arrivals_are_as_bursty_as_azure_code(seed: int) -> None:
-    arrivals_s = np.cumsum(AZURE_CODE.sample(AZURE_ROWS, np.random.default_rng(seed)))
-    figures = burstiness(arrivals_s, (1, 10, 60))
-
-    assert AZURE_ROWS / arrivals_s[-1] == pytest.approx(2.57, rel=0.1)
-    assert figures["gap_cv"] == pytest.approx(13.15, rel=0.1)
-    assert figures["idle_1_s"] == pytest.approx(0.73, abs=0.03)
-    assert figures["dispersion_1_s"] == pytest.approx(13, rel=0.25)
-    assert figures["dispersion_10_s"] == pytest.approx(71, rel=0.25)
-    assert figures["dispersion_60_s"] == pytest.approx(161, rel=0.35)
-
-
-def test_a_poisson_stream_is_not_bursty() -> None:
-    arrivals_s = np.cumsum(np.random.default_rng(0).exponential(0.4, 20_000))
-    figures = burstiness(arrivals_s, (1,))
-    assert figures["gap_cv"] == pytest.approx(1, abs=0.05)
-    assert figures["dispersion_1_s"] == pytest.approx(1, abs=0.1)
-
-
-def test_too_few_arrivals_have_no_statistics() -> None:
-    assert burstiness(np.array([1.0]), (1,)) == {}
-    assert burstiness(np.array([1.0, 1.0]), (1,)) == {}
-    assert set(burstiness(np.array([1.0, 2.5]), (1,))) == {"gap_cv"}
-
-
-@pytest.mark.parametrize(
-    ("lengths", "prompt", "output"),
-    [
-        (SHAREGPT, (109, 30, 339, 902), (313, 268, 648, 1147)),
-        (ALPACA, (18.6, 15, 29, 69), (59.6, 43.5, 128, 272)),
-    ],
-    ids=["ShareGPT", "Alpaca"],
-)
-def test_lengths_have_the_mean_and_quantiles_of_the_data(lengths, prompt, output) -> None:
-    drawn = lengths.sample(50_000, np.random.default_rng(0))
-    for values, stated in zip(drawn, (prompt, output), strict=True):
-        measured = [values.mean(), *np.quantile(values, (0.5, 0.9, 0.99))]
-        assert measured == pytest.approx(stated, rel=0.07)
 
 
 def test_the_same_seed_gives_the_same_requests_and_another_seed_others() -> None:
