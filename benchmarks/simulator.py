@@ -171,17 +171,22 @@ def same(first: Results, second: Results) -> bool:
     )
 
 
-def figures_of(results: Results, seconds: float) -> dict[str, Any]:
+def figures_of(results: Results, seconds: float | None = None) -> dict[str, Any]:
+    """What came of a run, and how fast it ran if that was measured."""
     values_s, weights = results.tbt_samples_s()
     order = np.argsort(values_s)
     reached = np.cumsum(weights[order])
     tbt_p99_s = values_s[order][np.searchsorted(reached, 0.99 * reached[-1])]
     ttft_s = results.ttft_s()
-    return {
+    speed = {}
+    if seconds is not None:
+        speed = {
+            "cpu_s": round(seconds, 3),
+            "requests_per_s": round(len(results.requests) / seconds),
+            "steps_per_s": round(results.counters["steps"] / seconds),
+        }
+    return speed | {
         "requests": len(results.requests),
-        "cpu_s": round(seconds, 3),
-        "requests_per_s": round(len(results.requests) / seconds),
-        "steps_per_s": round(results.counters["steps"] / seconds),
         "simulated_s": round(results.end_ps / 1e12, 1),
         "steps": results.counters["steps"],
         "preemptions": results.counters["preemptions"],
@@ -215,7 +220,7 @@ def measure_c1(trace: Trace) -> dict[str, Any]:
     static = simulate(replace(config, arm=StaticArm()), requests)
     return {
         "mirage": figures_of(results, seconds),
-        "static": figures_of(static, seconds) | {"cpu_s": None, "requests_per_s": None},
+        "static": figures_of(static),
         "left_out": len(trace) - len(fitting),
         "deterministic": same(results, again),
     }

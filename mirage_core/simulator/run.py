@@ -65,6 +65,8 @@ class Run:
         """When each engine's steps under way end; NEVER_PS: none are."""
         self._done = 0
         self._followers = _followers(requests)
+        self._coming = 0
+        """Followers whose time is set."""
         self._links = {link.name: LinkDomain(link) for link in config.links}
         self.devices: list[Device] = []
         self._device_of: list[Device] = []
@@ -156,7 +158,9 @@ class Run:
                 if progress is not None:
                     progress(self.book.finished)
             else:
-                if arrival is None and time_ps - end_ps > GIVE_UP_PS:
+                if kind == _ARRIVAL:
+                    self._coming -= 1
+                elif time_ps - end_ps > GIVE_UP_PS and arrival is None and not self._coming:
                     break
                 self.now_ps = time_ps
                 assert call is not None
@@ -248,6 +252,7 @@ class Run:
                 end_ps + 2 * self._network_ps + int(self.requests.think_ps[row]),
             )
             call = partial(self._arrive, row, arrival_ps, *self._columns(row))
+            self._coming += 1
             heappush(self._heap, (arrival_ps, _ARRIVAL, row, 0, call))
 
     def _columns(self, row: int) -> tuple[int, int, int, int, int, int]:

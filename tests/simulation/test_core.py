@@ -300,3 +300,10 @@ def test_a_request_for_a_model_that_is_not_there_is_refused() -> None:
     cluster = Cluster(1, 1, 60, Sharing.TEMPORAL, None, 0.0, False, False, False, Routing.PREFIX)
     with pytest.raises(ConfigError, match="request 1 is for model 3, there are 1"):
         simulate(config_of(cluster), requests_from([0, 1], [1, 1], [1, 1], model=[0, 3]))
+
+
+def test_a_long_pause_in_a_chain_is_not_the_end_of_the_run() -> None:
+    cluster = Cluster(1, 1, 60, Sharing.TEMPORAL, None, 0.0, False, False, False, Routing.PREFIX)
+    requests = requests_from([0, 0], [10] * 2, [20] * 2, after=[-1, 0], think_s=[0, 20_000])
+    config = replace(config_of(cluster), failures=(Failure("d0", 15_000, 1.0),))
+    assert (simulate(config, requests).status == Status.FINISHED).all()

@@ -6,7 +6,7 @@ from benchmarks.simulator import CODE, CONV, Fleet, measure, trace_of
 
 
 def test_the_result_has_the_promised_fields() -> None:
-    traces = {each.name: trace_of(each, None).until(120.0) for each in (CODE, CONV)}
+    traces = {each.name: trace_of(each, None).until(60.0) for each in (CODE, CONV)}
     result = measure(traces, Fleet(gpus=20, traffic_s=(1.0, 3.0)))
     assert result["jump_identical"] is True
     assert result["deterministic"] is True
