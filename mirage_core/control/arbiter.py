@@ -47,6 +47,7 @@ from mirage_core.policy.algorithm1 import (
 )
 from mirage_core.policy.decision import ApplyPlan
 from mirage_core.policy.settings import Policy
+from mirage_core.policy.view import DeviceView
 from mirage_core.wire import messages as m
 
 TAKE_PATIENCE_S = 60.0
@@ -285,11 +286,12 @@ class Arbiter:
         if self._awaited:
             self._deny_while_rebuilding(now_s)
             return
-        self._restore_overlent(now_s)
+        view = self._books.device_view(now_s, owed_pages=0)
+        self._restore_overlent(view, now_s)
         self._serve_takes(now_s)
         self._serve_asks(now_s)
         self._lend_directed(now_s)
-        self._revert(now_s)
+        self._revert(view, now_s)
         if self._limits_stale:
             self._limits_stale = False
             self._send_limits()
@@ -301,9 +303,8 @@ class Arbiter:
             self._deny_ask(ask, reason)
         self._deny_late_takes(now_s, reason)
 
-    def _restore_overlent(self, now_s: float) -> None:
+    def _restore_overlent(self, view: DeviceView, now_s: float) -> None:
         """Free pages go first to models that lend more than load or operators allow."""
-        view = self._books.device_view(now_s, owed_pages=0)
         overlent = {e.engine for e in view if overlent_row(e, self._policy) is not None}
         if not overlent:
             return
@@ -413,11 +414,16 @@ class Arbiter:
             f"{self._orders.held_back()}"
         )
 
-    def _revert(self, now_s: float) -> None:
-        view = self._books.device_view(now_s, owed_pages=self._owed_pages())
+    def _revert(self, view: DeviceView, now_s: float) -> None:
+        """``view`` is of the settling's start, and serves if nothing was done since."""
+        if self._orders.actions:
+            view = self._books.device_view(now_s, owed_pages=0)
+        view = replace(view, owed_pages=self._owed_pages())
         self._orders.perform(None, plan_reversion(view, self._policy, now_s), view, now_s)
 
     def _lend_directed(self, now_s: float) -> None:
+        if not self._books.directions.lending:
+            return
         view = self._books.device_view(now_s, owed_pages=self._owed_pages())
         self._orders.perform(None, plan_lending(view, self._policy, now_s), view, now_s)
 

@@ -68,6 +68,11 @@ class Directions:
     device: DirectDevice = _FREE_DEVICE
     placed: tuple[ModelName, ...] | None = None
 
+    @property
+    def lending(self) -> bool:
+        """Some model is to lend whether anybody asks or not."""
+        return any(each.lend_at_least_pages for each in self.models)
+
     def of(self, model: ModelName) -> ModelDirection | None:
         return next((each for each in self.models if each.model == model), None)
 

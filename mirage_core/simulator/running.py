@@ -6,8 +6,10 @@ state is its offset to it.  So a thousand steps cost as much as one.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from heapq import heappop, heappush
 
+from mirage_core.policy.when import Demand
 from mirage_core.simulator.config import SchedulerLimits
 from mirage_core.simulator.live import Live
 from mirage_core.simulator.pool import DecodeGrowth, PrefixCache
@@ -22,6 +24,7 @@ class RunningRequests:
     growth       when decoding requests take their next block
     context      computed tokens of all decoding requests
     used_blocks  blocks that requests hold; what is only cached does not count
+    changes      counts who came and who went
     """
 
     def __init__(self, limits: SchedulerLimits) -> None:
@@ -31,6 +34,7 @@ class RunningRequests:
         self.growth = DecodeGrowth(limits.block_tokens)
         self.context = 0
         self.used_blocks = 0
+        self.changes = 0
         self._block_tokens = limits.block_tokens
         self._cache = PrefixCache() if limits.prefix_caching else None
         self._finishing: list[tuple[int, int]] = []
@@ -56,6 +60,7 @@ class RunningRequests:
 
     def admit(self, request: Live, found: int, unheld: int, chunk: int, capacity: int) -> None:
         """It runs now: ``chunk`` tokens of its prompt in this step, after the ``found`` blocks."""
+        self.changes += 1
         request.computed = found * self._block_tokens
         request.blocks = -(-(request.computed + chunk) // self._block_tokens)
         self.used_blocks += request.blocks - found + unheld
@@ -97,16 +102,18 @@ class RunningRequests:
     def needs_block(self, request: Live) -> bool:
         return request.decoding and self.computed(request) % self._block_tokens == 0
 
-    def growth_of(self, request: Live, steps: int) -> int:
-        """Blocks that a request will take within ``steps`` steps after this one, as
-        ``policy.when.admission_headroom_blocks`` counts them: not beyond its last token."""
-        size = self._block_tokens
-        known = self.computed(request) + 1 if request.decoding else request.known
-        soon = min(known + steps, request.prompt + request.output)
-        return max(0, -(-soon // size) - -(-known // size))
+    def demands(self) -> Iterator[Demand]:
+        """Each request's claim on the pool, this step's blocks taken already."""
+        for request in self.requests.values():
+            if request.decoding:
+                known = held = self.computed(request) + 1
+            else:
+                known, held = request.known, request.blocks * self._block_tokens
+            yield Demand(min(held, known), known, request.prompt + request.output)
 
     def remove(self, request: Live) -> int:
         """It runs no longer: its blocks are free; returns its computed tokens."""
+        self.changes += 1
         del self.requests[request.row]
         size, tick = self._block_tokens, self.tick
         if request.decoding:

@@ -8,6 +8,7 @@ cannot finish a prompt has used the step's tokens up.
 
 from __future__ import annotations
 
+from mirage_core.policy.when import Demand, admission_headroom_blocks
 from mirage_core.simulator.book import Book
 from mirage_core.simulator.config import SchedulerLimits
 from mirage_core.simulator.live import ArrivalQueue, Live, PriorityQueue, WaitingQueue
@@ -37,6 +38,8 @@ class Scheduler:
         self._max_tokens = limits.max_num_batched_tokens
         self._max_seqs = limits.max_num_seqs
         self._by_priority = limits.priority
+        self._blocked: tuple[int, int, int] | None = None
+        """In which situation the head of the queue did not fit with room to grow."""
 
     @property
     def decodes(self) -> int:
@@ -113,18 +116,17 @@ class Scheduler:
 
     def _admit(self, budget: int, capacity: int, headroom_steps: int) -> None:
         queue, running, size = self.queue, self.running, self._block_tokens
-        headroom = -1
+        if not len(queue) or (headroom_steps and self._blocked == self._situation(capacity)):
+            return
+        headroom = self._headroom(capacity, headroom_steps)
         while budget > 0 and len(running) < self._max_seqs and len(queue):
             request = queue.head()
             found, unheld = running.match(request)
             required = -(-request.known // size) - found + unheld
-            if headroom_steps and len(running):
-                if headroom < 0:
-                    headroom = sum(
-                        running.growth_of(r, headroom_steps) for r in running.requests.values()
-                    )
+            if len(running):
                 required += headroom
             if running.used_blocks + required > capacity:
+                self._blocked = self._situation(capacity)
                 return
             queue.pop()
             chunk = min(request.known - found * size, budget)
@@ -132,8 +134,24 @@ class Scheduler:
             self.prefills.append((request, chunk))
             self._book.counters["prefix_hit_tokens"] += found * size
             budget -= chunk
-            if headroom_steps:
-                headroom = max(0, headroom) + running.growth_of(request, headroom_steps)
+
+    def _headroom(self, capacity: int, headroom_steps: int) -> int:
+        if not headroom_steps:
+            return 0
+        return admission_headroom_blocks(
+            self.running.demands(),
+            (Demand(0, r.known, r.prompt + r.output) for r in self.queue),
+            free_blocks=max(0, capacity - self.running.used_blocks),
+            block_tokens=self._block_tokens,
+            max_running=self._max_seqs,
+            horizon_steps=headroom_steps,
+        )
+
+    def _situation(self, capacity: int) -> tuple[int, int, int]:
+        """While it is the same, who had to wait for room to grow waits on: the product looks at
+        every step, here only what can make a difference is looked at, so that steps can be jumped.
+        """
+        return self.running.changes, capacity, self.queue.head().row
 
     # ---- preemption
 
