@@ -117,7 +117,7 @@ async def _stop(
 
 async def _leader(stage: Stage, generator: GeneratorProcess) -> tuple[ControllerProcess, int]:
     status = await generator.do("status")
-    return stage.leader(status["leader"]), status["epoch"]
+    return stage.leader(status["leader"]), status["heard_epoch"]  # a standby shows no epoch
 
 
 async def _followed(generator: GeneratorProcess, epoch: int) -> float:

@@ -125,7 +125,7 @@ async def _cut_from_redis(hub: str, generator: GeneratorProcess) -> dict[str, An
     cut_s = time.monotonic()
     _ip(hub, "route", "replace", "blackhole", f"{_AWAY_TO_REDIS}/32")
     answer = await generator.do(
-        "follow", above_epoch=before["epoch"], share=1.0, patience_s=_PATIENCE_S
+        "follow", above_epoch=before["heard_epoch"], share=1.0, patience_s=_PATIENCE_S
     )
     _ip(hub, "route", "replace", f"{_AWAY_TO_REDIS}/32", "via", _AWAY)
     if answer["at_s"] is None:
@@ -145,7 +145,7 @@ async def _let_lead(standby: ControllerProcess, generator: GeneratorProcess) -> 
     before = await generator.do("status")
     await standby.kill()
     answer = await generator.do(
-        "follow", above_epoch=before["epoch"], share=1.0, patience_s=_PATIENCE_S
+        "follow", above_epoch=before["heard_epoch"], share=1.0, patience_s=_PATIENCE_S
     )
     if answer["at_s"] is None:
         raise StageError("the controller away does not lead again")
