@@ -52,7 +52,7 @@ def main(
         entries = evaluate(compared, arithmetic(opt_13b), runner)
         pictures = draw_all(runner, opt_13b, out)
     took_s = time.monotonic() - begun_s
-    write(entries, out / "claims.json", len(runner.measured), took_s)
+    write(entries, out / "claims.json", len(runner.measured), None if resume else took_s)
     console.print(_table(entries))
     console.print(
         f"{len(runner.measured)} runs in {took_s:.0f} s; claims.json, runs.jsonl and "

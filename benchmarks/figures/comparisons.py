@@ -130,7 +130,7 @@ def _spikes() -> Comparison:
 
 def _batch() -> Comparison:
     """The pool with a third of both models' parameters against the pool without."""
-    base = Case(on.pair_on_h100("ShareGPT"), gpu="H100-SXM", memory="GB")
+    base = on.BATCH
     others = {name: on.DEVIATIONS[name] for name in ("1024 sequences", "seed 2")}
     larger = (80 - 52 + 52 / 3) / (80 - 52)
     pairs = {

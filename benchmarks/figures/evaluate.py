@@ -128,8 +128,10 @@ def evaluate(
     return [entries[claim.name] for claim in CLAIMS]
 
 
-def write(entries: Sequence[dict[str, object]], path: Path, runs: int, took_s: float) -> None:
-    """The whole result; a value that cannot be had is null."""
+def write(
+    entries: Sequence[dict[str, object]], path: Path, runs: int, took_s: float | None
+) -> None:
+    """The whole result; a value that cannot be had is null (``took_s`` of a resumed run, too)."""
     counts = Counter(str(each["verdict"]) for each in entries)
     whole = {
         "verdicts": {name: counts.get(name, 0) for name in ("reproduced", "partly", "not")},
@@ -142,7 +144,7 @@ def write(entries: Sequence[dict[str, object]], path: Path, runs: int, took_s: f
             "rules": "benchmarks/figures/verdicts.py, committed before the runs",
         },
         "runs": runs,
-        "took_s": round(took_s, 1),
+        "took_s": None if took_s is None else round(took_s, 1),
         "claims": entries,
     }
     path.parent.mkdir(parents=True, exist_ok=True)

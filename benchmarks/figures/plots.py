@@ -240,7 +240,7 @@ def _figure_4(runner: Runner, model: ModelSizing) -> Figure:
     batch[f"{both:.1f} GB of weights"] = 1 + both / 3 / (80 - both)
     left.bar(list(batch), list(batch.values()), color=[OTHER, MIRAGE, MIRAGE])
     left.set_title("batch with a third of the parameters remapped", fontsize=9)
-    case = Case(on.pair_on_h100("ShareGPT"), gpu="H100-SXM", memory="GB")
+    case = on.BATCH
     plain, larger = (
         runner.run(replace(case, kv_scale=scale)).value(Metric.THROUGHPUT)
         for scale in (1.0, 1 + 52 / 3 / 28)
