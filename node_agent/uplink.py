@@ -203,6 +203,9 @@ class Uplink:
             return SessionEnd(f"directives cannot be kept, so none is obeyed: {error.strerror}")
         except grpc.aio.AioRpcError as error:
             return SessionEnd(f"{error.code().name}: {error.details()}")
+        except asyncio.InvalidStateError:
+            # grpc.aio's word for a write to a stream that ended since it was last looked at.
+            return SessionEnd("the stream has ended")
 
     async def _greet(self, call: Any) -> LeaderWelcome | SessionEnd:
         held = self.keeper.held
