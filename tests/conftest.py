@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,10 @@ os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
 os.environ["PYTHONPATH"] = os.pathsep.join(
     part for part in (str(REPOSITORY), os.environ.get("PYTHONPATH", "")) if part
 )
+
+# Test processes that run side by side ignore Ctrl-C, and what they start would inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
