@@ -34,12 +34,6 @@ def test_every_command_says_what_it_is_for(command: str, bare: Mirage) -> None:
     assert "Usage" in ran.out
 
 
-def test_shell_completion_is_offered(bare: Mirage) -> None:
-    ran = bare("--show-completion", "bash")
-    assert ran.code == 0
-    assert "_MIRAGE_COMPLETE" in ran.out
-
-
 def test_life_of_a_model_from_registration_to_deletion(mirage: Mirage, model: str) -> None:
     shown = mirage("model", "get", model, "-o", "json").document
     assert shown["wish"]["spec"]["weights_bytes"] == 1 << 20

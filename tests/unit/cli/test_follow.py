@@ -32,6 +32,17 @@ def test_followed_events_come_as_they_happen_and_once(
     assert numbers == sorted(set(numbers))
 
 
+def test_shell_completion_is_offered() -> None:
+    """``--show-completion`` asks which shell calls it; a shell's start-up file names it."""
+    done = subprocess.run(
+        [EXECUTABLE],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "_MIRAGE_COMPLETE": "source_bash"},
+    )
+    assert "complete -o default -F _mirage_completion mirage" in done.stdout
+
+
 def test_shell_completes_names_of_models(mirage: Mirage, plane: Plane, model: str) -> None:
     words = {"COMP_WORDS": f"mirage model get {model[:5]}", "COMP_CWORD": "3"}
     done = subprocess.run(
