@@ -8,12 +8,11 @@ export HF_HUB_OFFLINE := 1
 
 setup: $(VENV)/.ready
 
-# --no-deps: see requirements/cpu.txt.  --no-compile: most of the modules are never imported.  The
-# native library is built once, for this machine.
+# --no-deps: see requirements/cpu.txt.  The native library is built once, for this machine.
 $(VENV)/.ready: requirements/cpu.txt requirements/dev.txt pyproject.toml
 	@command -v $(PYTHON) >/dev/null || { echo "Python 3.11 is needed: set PYTHON=/path/to/python3.11"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --no-deps --no-compile -r requirements/cpu.txt -r requirements/dev.txt
+	$(BIN)/pip install --quiet --no-deps -r requirements/cpu.txt -r requirements/dev.txt
 	$(BIN)/pip install --quiet --no-deps --no-build-isolation -e .
 	$(BIN)/python -m mirage_core.native
 	@touch $@
