@@ -15,6 +15,7 @@ import multiprocessing
 import os
 import random
 import time
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -59,7 +60,7 @@ def _device_bytes(spec: ModelSpec) -> int:
     return weights + (POOL_TOKENS + 256) * spec.kv_bytes_per_token
 
 
-def _run(arm: Arm, link_bytes_per_s: float | None, answer: Any) -> None:
+def _run(arm: Arm, link_bytes_per_s: float | None) -> dict[str, Any]:
     """One engine's life; in a process of its own, so that nothing is left for the next."""
     os.environ["VLLM_LOGGING_LEVEL"] = "WARNING"
     os.environ["HF_HUB_OFFLINE"] = "1"
@@ -95,28 +96,28 @@ def _run(arm: Arm, link_bytes_per_s: float | None, answer: Any) -> None:
         SamplingParams(max_tokens=source.randrange(64, 200), ignore_eos=True, temperature=0.0)
         for _ in range(REQUESTS)
     ]
-    began_s = time.monotonic()
-    outputs = llm.generate(prompts, params, use_tqdm=False)
-    spent_s = time.monotonic() - began_s
-    report = llm.collective_rpc("mirage_report")[0]
+    try:
+        began_s = time.monotonic()
+        outputs = llm.generate(prompts, params, use_tqdm=False)
+        spent_s = time.monotonic() - began_s
+        report = llm.collective_rpc("mirage_report")[0]  # as plain values: it crossed processes
+    finally:
+        llm.llm_engine.engine_core.shutdown()
+    fetch = report["fetch"]
     tokens = [tuple(o.outputs[0].token_ids) for o in outputs]
     ttft_s = sorted(o.metrics.first_token_ts - o.metrics.queued_ts for o in outputs)
-    units = len(report.fetch.unit_compute_s)
-    answer.put(
-        {
-            "throughput_tok_s": sum(map(len, tokens)) / spent_s,
-            "ttft_p50_s": ttft_s[len(ttft_s) // 2],
-            "ttft_max_s": ttft_s[-1],
-            "cycled_units_at_end": len(report.plan.cycled),
-            "fetches": report.fetch.fetches,
-            "stall_s": report.fetch.stall_s,
-            "units_per_layer": units // spec.layers,
-            "layer_compute_s": sum(report.fetch.unit_compute_s) / spec.layers,
-            "layer_transfer_s": sum(report.fetch.unit_transfer_s) / spec.layers,
-            "tokens": tokens,
-        }
-    )
-    llm.llm_engine.engine_core.shutdown()
+    return {
+        "throughput_tok_s": sum(map(len, tokens)) / spent_s,
+        "ttft_p50_s": ttft_s[len(ttft_s) // 2],
+        "ttft_max_s": ttft_s[-1],
+        "cycled_units_at_end": sum(map(len, report["plan"]["slots"])),
+        "fetches": fetch["fetches"],
+        "stall_s": fetch["stall_s"],
+        "units_per_layer": len(fetch["unit_compute_s"]) // spec.layers,
+        "layer_compute_s": sum(fetch["unit_compute_s"]) / spec.layers,
+        "layer_transfer_s": sum(fetch["unit_transfer_s"]) / spec.layers,
+        "tokens": tokens,
+    }
 
 
 def main() -> None:
@@ -131,11 +132,9 @@ def main() -> None:
             # Against the batch of a busy engine: the reference ran the same requests.
             link = layer_bytes / (arm.r * results["passive"]["layer_compute_s"])
         with console.status(f"{arm.name}: one engine, {REQUESTS} requests"):
-            answer = context.Queue()
-            process = context.Process(target=_run, args=(arm, link, answer))
-            process.start()
-            results[arm.name] = {**answer.get(timeout=600), "link_bytes_per_s": link}
-            process.join()
+            with ProcessPoolExecutor(1, context) as process:
+                measured = process.submit(_run, arm, link).result()
+            results[arm.name] = {**measured, "link_bytes_per_s": link}
     reference = results["passive"]["tokens"]
     table = Table(title="One engine, its own layers, the same requests")
     for column in (

@@ -18,6 +18,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from mirage_core.cluster_model import Sharing
 from mirage_core.errors import MisuseError
@@ -279,8 +280,10 @@ class _Draft:
         for pool in pools:
             if wanted_pages <= 0:
                 return
+            # An idle model's use does not grow: it keeps no margin while others' units are lent.
+            rule = reversion if pool.active else replace(reversion, margin_share=0.0)
             unused_pages = returnable_pages(
-                pool.use_watch, pool.pool_pages, pool.pool_min_pages, pool.granule_pages, reversion
+                pool.use_watch, pool.pool_pages, pool.pool_min_pages, pool.granule_pages, rule
             )
             pages = _whole_granules(pool, wanted_pages, min(unused_pages, pool.reclaimable_pages))
             if pages and not pool.pinned:

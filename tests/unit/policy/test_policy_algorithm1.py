@@ -380,6 +380,16 @@ def test_hysteresis_never_oscillates_under_a_constant_demand(
     pytest.fail("the device did not come to rest")
 
 
+def test_an_idle_pool_keeps_no_margin_while_units_are_lent() -> None:
+    """A tenth of its use is less than a granule, which would stay, and what is lent with it."""
+    watch = UseWatch(since_s=0.0, peak_pages=54, held_peak_pages=54)
+    fields = {"pool_pages": 72, "pool_spare_pages": 18, "pool_min_pages": 54, "granule_pages": 18}
+    for active, actions in ((False, (ReclaimPool(B, 18),)), (True, ())):
+        pool = engine("b", use_watch=watch, active=active, **fields)
+        device = DeviceView(0, (lending("a", 8), pool))
+        assert plan_reversion(device, Policy(), 10.0).actions == actions
+
+
 # --- recall ---------------------------------------------------------------------------------------
 
 
