@@ -234,6 +234,17 @@ class Remapper:
         return bool(self._answers) or bool(self._shrinks)
 
     @property
+    def holds_leftover(self) -> bool:
+        """Pages that came too late to be needed: an idle engine must take one more step to give
+        them back, or they are nobody's for as long as it sleeps."""
+        return (
+            self._linked
+            and not self._passive
+            and self._reserve_pages > 0
+            and self._own_freed_pages == 0
+        )
+
+    @property
     def reserve_pages(self) -> int:
         return self._reserve_pages
 

@@ -172,6 +172,7 @@ class ElasticMemory:
         """Something must be done although no request runs."""
         return (
             self.remapper.busy
+            or self.remapper.holds_leftover
             or bool(self._operations)
             or bool(self._impossible)
             or (self._client is not None and not self._client.inbox.empty())
