@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
-from mirage_core.policy.when import Demand, needed_blocks
-
 HORIZON_STEPS = 64
 """The pool is to hold what requests will have so many decode steps from now; a request is admitted
 only with room for as many."""
@@ -17,19 +13,11 @@ OWN_PLANS_INTERVAL_S = 5.0
 """Measured times drift; the table of own plans follows so often."""
 
 
-def needed_granules(
-    demands: Iterable[Demand],
-    *,
-    block_tokens: int,
-    granule_blocks: int,
-    max_running: int,
-    min_granules: int,
-    limit_granules: int,
+def granules_needed(
+    blocks: int, *, granule_blocks: int, min_granules: int, limit_granules: int
 ) -> int:
-    """What running requests, and those that can join them, will hold soon (paper §5.1)."""
-    blocks = needed_blocks(
-        demands, block_tokens=block_tokens, max_running=max_running, horizon_steps=HORIZON_STEPS
-    )
+    """Granules for ``blocks`` (``policy.when.needed_blocks``): the pool's least at least, and no
+    more than the device could ever give."""
     return max(min_granules, min(granules_holding(blocks, granule_blocks), limit_granules))
 
 

@@ -15,8 +15,6 @@ from typing import NamedTuple
 
 from mirage_core.errors import ConfigError
 
-HORIZON_STEPS = 16
-"""Steps that a need is foreseen for: what remapping takes, in steps, and some more."""
 _LOOKS_AHEAD = 8
 """Moments at which admission looks, evenly over its horizon."""
 
@@ -69,7 +67,7 @@ def needed_blocks(
     *,
     block_tokens: int,
     max_running: int,
-    horizon_steps: int = HORIZON_STEPS,
+    horizon_steps: int,
 ) -> int:
     """KV blocks that the next ``horizon_steps`` steps need in all (§5.1).
 

@@ -24,7 +24,7 @@ from mirage_core.control.foresight import (
     OWN_PLANS_INTERVAL_S,
     STUCK_PREEMPTIONS,
     STUCK_S,
-    granules_holding,
+    granules_needed,
 )
 from mirage_core.control.operations import ApplyPlan, Operation, Outcome
 from mirage_core.control.own_plans import last_resort_plans, own_plans
@@ -273,9 +273,12 @@ class SimulatedEngineMemory:
         )
 
     def _granules_for(self, blocks: int) -> int:
-        geometry = self._geometry
-        granules = granules_holding(blocks, geometry.granule_blocks)
-        return max(geometry.first_granules, min(granules, self._limit_granules))
+        return granules_needed(
+            blocks,
+            granule_blocks=self._geometry.granule_blocks,
+            min_granules=self._geometry.first_granules,
+            limit_granules=self._limit_granules,
+        )
 
     def _observe(
         self, view: EngineView, claims: Sequence[Demand], reports: bool, now_s: float

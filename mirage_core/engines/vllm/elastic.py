@@ -23,7 +23,7 @@ from mirage_core.control.foresight import (
     OWN_PLANS_INTERVAL_S,
     STUCK_PREEMPTIONS,
     STUCK_S,
-    needed_granules,
+    granules_needed,
 )
 from mirage_core.control.operations import FetchReport, Operation, WorkerFacts, WorkerReport
 from mirage_core.control.own_plans import last_resort_plans, own_plans
@@ -32,7 +32,7 @@ from mirage_core.engines.vllm.blocks import GranuleBlockQueue, make_elastic
 from mirage_core.engines.vllm.config import EngineConfig
 from mirage_core.kv.geometry import PoolGeometry
 from mirage_core.model import BlockId, GranuleId, ModelName, OperationId
-from mirage_core.policy.when import Demand, admission_headroom_blocks
+from mirage_core.policy.when import Demand, admission_headroom_blocks, needed_blocks
 from mirage_core.wire import messages as wire
 from mirage_core.wire.client import AgentClient, LinkLost, LinkRestored
 
@@ -286,11 +286,15 @@ class ElasticMemory:
     def _needed_granules(self) -> int:
         """What running requests, and those that can join them, will hold soon (paper §5.1)."""
         scheduler = self._scheduler
-        return needed_granules(
+        blocks = needed_blocks(
             map(_demand, itertools.chain(scheduler.running, self._waiting())),
             block_tokens=scheduler.block_size,
-            granule_blocks=self._geometry.granule_blocks,
             max_running=scheduler.max_num_running_reqs,
+            horizon_steps=HORIZON_STEPS,
+        )
+        return granules_needed(
+            blocks,
+            granule_blocks=self._geometry.granule_blocks,
             min_granules=self.remapper.min_granules,
             limit_granules=self._limit_granules,
         )

@@ -46,7 +46,7 @@ def test_request_needs_nothing_beyond_its_last_token() -> None:
 
 def test_requests_that_cannot_run_yet_are_not_needed_yet() -> None:
     waiting = [Demand(held_tokens=0, next_tokens=16, final_tokens=16)] * 5
-    assert needed_blocks(waiting, block_tokens=16, max_running=3) == 3
+    assert needed_blocks(waiting, block_tokens=16, max_running=3, horizon_steps=16) == 3
 
 
 @prove
