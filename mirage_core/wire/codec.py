@@ -8,6 +8,7 @@ trusts the caller, who is ours.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -33,6 +34,10 @@ MAX_DEVICE_PAGES = 1 << 22
 MAX_UNITS = 1 << 16
 MAX_NAME_CHARS = 256
 MAX_TEXT_CHARS = 4096
+_TRACEPARENT = re.compile(
+    r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}"
+)
+"""Version, trace, parent span, flags (W3C Trace Context, §3.2)."""
 
 _ROLES = {m.Role.WORKER: pb.ROLE_WORKER, m.Role.SCHEDULER: pb.ROLE_SCHEDULER}
 _HOST_COPY_STATES = {
@@ -150,6 +155,14 @@ def _digest(value: str, *, optional: bool = False) -> str:
 def _text(value: str) -> str:
     if len(value) > MAX_TEXT_CHARS:
         raise ProtocolError(f"a text of {len(value)} characters")
+    return value
+
+
+def _traceparent(message: Any) -> str:
+    """Empty if it is not set, as peers that do not know the field leave it."""
+    value: str = message.traceparent
+    if message.HasField("traceparent") and not _TRACEPARENT.fullmatch(value):
+        raise ProtocolError(f"not a W3C trace context: {value[:64]!r}")
     return value
 
 
@@ -443,6 +456,7 @@ def encode_agent_message(message: m.AgentMessage) -> bytes:
                     operation_id=message.operation,
                     pages=message.pages,
                     deadline_s=message.deadline_s,
+                    traceparent=message.traceparent or None,
                 )
             )
         case m.ApplyPlan():
@@ -451,6 +465,7 @@ def encode_agent_message(message: m.AgentMessage) -> bytes:
                     operation_id=message.operation,
                     plan=encode_plan(message.plan),
                     pages=encode_pages(message.pages),
+                    traceparent=message.traceparent or None,
                 )
             )
         case m.Limits():
@@ -501,12 +516,14 @@ def decode_agent_message(packet: bytes, device_pages: int = MAX_DEVICE_PAGES) ->
                 operation=OperationId(b.operation_id),
                 pages=_count(b.pages, "pages"),
                 deadline_s=_seconds(b.deadline_s, "deadline_s"),
+                traceparent=_traceparent(b),
             )
         case "apply_plan":
             return m.ApplyPlan(
                 operation=OperationId(b.operation_id),
                 plan=decode_plan(b.plan),
                 pages=decode_pages(b.pages, device_pages),
+                traceparent=_traceparent(b),
             )
         case "limits":
             most = b.lend_most_pages if b.HasField("lend_most_pages") else None

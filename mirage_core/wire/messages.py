@@ -194,6 +194,7 @@ class Shrink:
     operation: OperationId
     pages: int
     deadline_s: float
+    traceparent: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,6 +202,7 @@ class ApplyPlan:
     operation: OperationId
     plan: RemapPlan
     pages: tuple[PageId, ...] = ()
+    traceparent: str = ""
 
 
 @dataclass(frozen=True, slots=True)

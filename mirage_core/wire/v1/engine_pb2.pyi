@@ -308,24 +308,28 @@ class HostCopy(_message.Message):
     def __init__(self, weights_digest: _Optional[str] = ..., state: _Optional[_Union[HostCopyState, str]] = ..., size_bytes: _Optional[int] = ...) -> None: ...
 
 class Shrink(_message.Message):
-    __slots__ = ("operation_id", "pages", "deadline_s")
+    __slots__ = ("operation_id", "pages", "deadline_s", "traceparent")
     OPERATION_ID_FIELD_NUMBER: _ClassVar[int]
     PAGES_FIELD_NUMBER: _ClassVar[int]
     DEADLINE_S_FIELD_NUMBER: _ClassVar[int]
+    TRACEPARENT_FIELD_NUMBER: _ClassVar[int]
     operation_id: int
     pages: int
     deadline_s: float
-    def __init__(self, operation_id: _Optional[int] = ..., pages: _Optional[int] = ..., deadline_s: _Optional[float] = ...) -> None: ...
+    traceparent: str
+    def __init__(self, operation_id: _Optional[int] = ..., pages: _Optional[int] = ..., deadline_s: _Optional[float] = ..., traceparent: _Optional[str] = ...) -> None: ...
 
 class ApplyPlan(_message.Message):
-    __slots__ = ("operation_id", "plan", "pages")
+    __slots__ = ("operation_id", "plan", "pages", "traceparent")
     OPERATION_ID_FIELD_NUMBER: _ClassVar[int]
     PLAN_FIELD_NUMBER: _ClassVar[int]
     PAGES_FIELD_NUMBER: _ClassVar[int]
+    TRACEPARENT_FIELD_NUMBER: _ClassVar[int]
     operation_id: int
     plan: RemapPlan
     pages: _containers.RepeatedCompositeFieldContainer[PageRun]
-    def __init__(self, operation_id: _Optional[int] = ..., plan: _Optional[_Union[RemapPlan, _Mapping]] = ..., pages: _Optional[_Iterable[_Union[PageRun, _Mapping]]] = ...) -> None: ...
+    traceparent: str
+    def __init__(self, operation_id: _Optional[int] = ..., plan: _Optional[_Union[RemapPlan, _Mapping]] = ..., pages: _Optional[_Iterable[_Union[PageRun, _Mapping]]] = ..., traceparent: _Optional[str] = ...) -> None: ...
 
 class Limits(_message.Message):
     __slots__ = ("pool_limit_pages", "allowance_pages", "plan_held", "lend_most_pages")

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from wire_strategies import DEVICE_PAGES, agent_messages, engine_messages, page_lists
 
 from mirage_core.errors import ProtocolError
-from mirage_core.model import PageId
+from mirage_core.model import OperationId, PageId
 from mirage_core.wire import codec
 from mirage_core.wire import messages as m
 from mirage_core.wire.v1 import engine_pb2 as pb
@@ -71,6 +71,53 @@ def test_slots_that_are_no_plan_are_refused(slots: list[list[int]]) -> None:
     packet = pb.AgentMessage(apply_plan=pb.ApplyPlan(plan=plan)).SerializeToString()
     with pytest.raises(ProtocolError, match="plan"):
         codec.decode_agent_message(packet)
+
+
+@pytest.mark.parametrize(
+    "traceparent",
+    [
+        "",
+        "hello",
+        "00-" + "0" * 32 + "-b7ad6b7169203331-01",
+        "00-0af7651916cd43dd8448eb211c80319c-" + "0" * 16 + "-01",
+        "ff-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+        "00-0AF7651916CD43DD8448EB211C80319C-B7AD6B7169203331-01",
+        "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01\n",
+        "0" * 100_000,
+    ],
+)
+def test_traceparent_that_is_no_trace_context_is_refused(traceparent: str) -> None:
+    shrink = pb.Shrink(pages=1, traceparent=traceparent)
+    plan = pb.ApplyPlan(traceparent=traceparent)
+    for body in (pb.AgentMessage(shrink=shrink), pb.AgentMessage(apply_plan=plan)):
+        with pytest.raises(ProtocolError, match="trace context"):
+            codec.decode_agent_message(body.SerializeToString())
+
+
+def test_peer_without_the_traceparent_field_is_understood_and_understands() -> None:
+    """Field 4 of Shrink and ApplyPlan is unknown to an older engine, unset by an older agent."""
+    trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    old = pb.AgentMessage(shrink=pb.Shrink(operation_id=1, pages=2, deadline_s=3.0))
+    message = codec.decode_agent_message(old.SerializeToString())
+    assert message == m.Shrink(OperationId(1), 2, 3.0)
+    assert codec.encode_agent_message(message) == old.SerializeToString()
+    new = codec.encode_agent_message(m.Shrink(OperationId(1), 2, 3.0, trace))
+    unknown = new.replace(b"\x22\x37" + trace.encode(), b"\x7a\x37" + trace.encode())
+    assert unknown != new, "field 4 is made field 15, which no version knows"
+    assert codec.decode_agent_message(unknown) == message
+
+
+@given(agent_messages, st.integers(0, 2**32), st.integers(1, 6))
+def test_mutated_packets_to_an_engine_are_a_message_or_a_protocol_error(
+    message: m.AgentMessage, seed: int, flips: int
+) -> None:
+    chance = random.Random(seed)
+    packet = bytearray(codec.encode_agent_message(message))
+    for _ in range(flips):
+        packet[chance.randrange(len(packet))] = chance.randrange(256)
+    with contextlib.suppress(ProtocolError):
+        decoded = codec.decode_agent_message(bytes(packet), DEVICE_PAGES)
+        assert len(getattr(decoded, "traceparent", "")) in (0, 55)
 
 
 _HELLO = {"protocol_version": 1, "role": pb.ROLE_WORKER, "engine_id": "e", "model_name": "m"}

@@ -73,6 +73,12 @@ def describes(draw: st.DrawFn) -> m.Describe:
 
 operations = uint64.map(OperationId)
 times = st.lists(seconds, max_size=8).map(tuple)
+traceparents = st.just("") | st.builds(
+    "00-{:032x}-{:016x}-{:02x}".format,
+    st.integers(1, 2**128 - 1),
+    st.integers(1, 2**64 - 1),
+    st.integers(0, 255),
+)
 
 engine_messages = st.one_of(
     st.builds(
@@ -120,8 +126,8 @@ agent_messages = st.one_of(
     st.builds(m.Granted, uint64, page_lists),
     st.builds(m.Denied, uint64, st.text(max_size=50)),
     st.builds(m.HostCopy, digests, st.sampled_from(m.HostCopyState), st.integers(1, 2**64 - 1)),
-    st.builds(m.Shrink, operations, positive, seconds),
-    st.builds(m.ApplyPlan, operations, plans(), page_lists),
+    st.builds(m.Shrink, operations, positive, seconds, traceparents),
+    st.builds(m.ApplyPlan, operations, plans(), page_lists, traceparents),
     st.builds(m.Limits, uint32, uint32, st.booleans(), st.none() | uint32),
     st.builds(m.Error, st.sampled_from(m.ErrorCode), st.text(max_size=50)),
 )
