@@ -101,7 +101,10 @@ def to_json(value: Any) -> Any:
 
 
 def _from_json(kind: Any, value: Any) -> Any:
-    """The inverse of ``to_json`` for values of the type ``kind``."""
+    """The inverse of ``to_json`` for values of the type ``kind``.
+
+    A field that an older log lacks has its default.
+    """
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin in (types.UnionType, typing.Union):
         possible = [each for each in arguments if each is not type(None)]
@@ -122,7 +125,8 @@ def _from_json(kind: Any, value: Any) -> Any:
         return kind(value)
     if isinstance(kind, type) and dataclasses.is_dataclass(kind):
         hints = _hints(kind)
-        return kind(**{f.name: _from_json(hints[f.name], value[f.name]) for f in _fields(kind)})
+        known = {f.name: hints[f.name] for f in _fields(kind) if f.name in value}
+        return kind(**{name: _from_json(hint, value[name]) for name, hint in known.items()})
     return value
 
 

@@ -137,7 +137,7 @@ class Arbiter:
 
     def handle(self, event: Event, now_s: float) -> tuple[Action, ...]:
         """Take in one event; what is to be sent, in order."""
-        self._orders.actions = []
+        self._orders.begin()
         match event:
             case Linked():
                 self._link(event)
@@ -188,7 +188,7 @@ class Arbiter:
         self._takes = [take for take in self._takes if take.engine != engine]
 
     def _direct(self, event: Directed) -> None:
-        self._orders.direct(event.directions)
+        self._orders.direct(event)
         self._limits_stale = True
         for record in self._books.records.values():
             record.direction = event.directions.of(record.model)
@@ -257,6 +257,7 @@ class Arbiter:
         operation = self._books.answered(record, done.operation, done.pages)
         record.done(done)
         self._books.close(operation, record, done.pages)
+        self._orders.done(operation)
         if operation is None or operation.plan is None:
             record.gave_back(len(done.pages))
         elif operation.pages_expected > 0:

@@ -64,9 +64,16 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class Directed:
-    """The cluster controller's directives changed: all that hold from now on."""
+    """The cluster controller's directives changed: all that hold from now on.
+
+    ``traceparent``: W3C trace context of the directive that changed them, empty if there is none.
+    What is ordered while this event is handled carries it, and so does the plan that the answer
+    to such an order makes room for.  A later shortage that merely finds other priorities is
+    nobody's directive, and carries none.
+    """
 
     directions: Directions
+    traceparent: str = ""
 
 
 Event: TypeAlias = Linked | Unlinked | EngineDied | Received | Tick | Directed

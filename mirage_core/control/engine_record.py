@@ -37,6 +37,7 @@ class PendingOperation:
     plan            the plan to apply; None for a Shrink
     pages_taken     free pages that went with it
     pages_expected  pages that it will bring back
+    traceparent     trace context of the directive that it follows from; empty if it is none's
     """
 
     operation: OperationId
@@ -45,6 +46,7 @@ class PendingOperation:
     pages_expected: int
     plan: RemapPlan | None = None
     pages_taken: int = 0
+    traceparent: str = ""
 
 
 @dataclass(slots=True)

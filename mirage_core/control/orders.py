@@ -10,10 +10,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from mirage_core.cluster_model import Effect
-from mirage_core.control.arbiter_events import Action, Explain, Send
+from mirage_core.control.arbiter_events import Action, Directed, Explain, Send
 from mirage_core.control.device_books import DeviceBooks
 from mirage_core.control.device_summary import Counters
-from mirage_core.control.directed import Directions, decision_input
+from mirage_core.control.directed import decision_input
 from mirage_core.control.engine_record import EngineRecord, PendingOperation
 from mirage_core.model import EngineId, OperationId, RemapPlan
 from mirage_core.policy.decision import ApplyPlan, Decision, Reason, ReclaimPool
@@ -36,11 +36,25 @@ class Orders:
         self._next_operation = first_operation
         self._limits: dict[EngineId, m.Limits] = {}
         self._withheld: set[tuple[EngineId | None, tuple[ReclaimPool | ApplyPlan, ...]]] = set()
+        self._directed_by = ""
+        """trace of the directive that the present event is"""
+        self._room_by = ""
+        """trace of the order that the present event answers"""
 
-    def direct(self, directions: Directions) -> None:
+    def begin(self) -> None:
+        """An event comes: nothing follows from it yet."""
+        self.actions = []
+        self._directed_by = self._room_by = ""
+
+    def direct(self, event: Directed) -> None:
         """What is directed changed: what was withheld is explained anew."""
-        self._books.directions = directions
+        self._books.directions = event.directions
+        self._directed_by = event.traceparent
         self._withheld.clear()
+
+    def done(self, operation: PendingOperation | None) -> None:
+        """An order was carried out: its pages may be what a directive still waited for."""
+        self._room_by = operation.traceparent if operation is not None else ""
 
     def perform(
         self, engine: EngineId | None, decision: Decision, view: DeviceView, now_s: float
@@ -127,14 +141,18 @@ class Orders:
             return False
         operation = self._new_operation()
         self._books.pending[operation] = PendingOperation(
-            operation, action.engine, now_s, pages_expected=action.pages
+            operation,
+            action.engine,
+            now_s,
+            pages_expected=action.pages,
+            traceparent=self._directed_by,
         )
         self._counters.shrinks += 1
         self.actions.append(
             Send(
                 action.engine,
                 m.Role.SCHEDULER,
-                m.Shrink(operation, action.pages, SHRINK_DEADLINE_S),
+                m.Shrink(operation, action.pages, SHRINK_DEADLINE_S, self._directed_by),
             )
         )
         return True
@@ -152,6 +170,7 @@ class Orders:
         pages = (
             self._books.ledger.take(action.engine, taken_pages, operation) if taken_pages else ()
         )
+        traceparent = self._directed_by or (self._room_by if taken_pages else "")
         self._books.pending[operation] = PendingOperation(
             operation,
             action.engine,
@@ -159,10 +178,10 @@ class Orders:
             pages_expected=max(0, action.freed_pages),
             plan=action.plan,
             pages_taken=taken_pages,
+            traceparent=traceparent,
         )
-        self.actions.append(
-            Send(action.engine, m.Role.SCHEDULER, m.ApplyPlan(operation, action.plan, pages))
-        )
+        message = m.ApplyPlan(operation, action.plan, pages, traceparent)
+        self.actions.append(Send(action.engine, m.Role.SCHEDULER, message))
         return True
 
     def _may_ask(self, engine: EngineId, now_s: float) -> bool:

@@ -167,7 +167,7 @@ def test_every_kind_of_event_is_read_as_it_was_written(tmp_path: Path) -> None:
         Unlinked(a, m.Role.WORKER),
         EngineDied(a),
         Tick(),
-        Directed(directions),
+        Directed(directions, "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"),
         *(Received(a, message) for message in messages),
     ]
     lines = JsonLines(tmp_path / "log")
@@ -180,6 +180,18 @@ def test_every_kind_of_event_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert read[0].beginning == beginning
     assert [line.event for line in read[1:]] == events
     assert {line.t_s for line in read[1:]} == {1.25}
+
+
+def test_log_of_an_agent_that_knew_no_traces_is_read(tmp_path: Path) -> None:
+    directions = Directions(models=(ModelDirection(ModelName("m"), priority=3),))
+    lines = JsonLines(tmp_path / "log")
+    EventLog(lines, Beginning(10, Policy(), {}, 5), 0.5).observe_event(Directed(directions), 1.0)
+    lines.close()
+    beginning, directed = (json.loads(line) for line in (tmp_path / "log").open())
+    del directed["event"]["traceparent"]
+    result = run(tmp_path / "old", [beginning, directed])
+    assert result.exit_code == 0, result.output
+    assert [each.event for each in read_log(tmp_path / "old")][1:] == [Directed(directions)]
 
 
 def test_log_cut_within_a_line_names_the_line(recorded: Lines, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from mirage_core.cluster_model import (
     Sharing,
     Turn,
 )
-from mirage_core.control.arbiter_events import Directed, Explain, Received
+from mirage_core.control.arbiter_events import Action, Directed, Event, Explain, Received, Send
 from mirage_core.control.directed import Directions, ModelDirection, directions_of
 from mirage_core.model import RESIDENT, EngineId, ModelName, RemapPlan, UnitId
 from mirage_core.policy.decision import ApplyPlan
@@ -245,6 +245,73 @@ def test_engine_that_remaps_its_own_layers_is_explained(device: SimulatedDevice)
     assert [each.decision.reasons[0].rule for each in explained][:1] == ["own layers"]
     assert explained[0].decision.reasons[0].given_pages == 3
     a.plan = RESIDENT
+
+
+# ---- traces
+
+TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
+
+def traces_of_moves(device: SimulatedDevice, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Grows by each move that an engine is asked for: its kind, and its trace behind a space."""
+    seen: list[str] = []
+    handle = device.arbiter.handle
+
+    def watching(event: Event, now_s: float) -> tuple[Action, ...]:
+        actions = handle(event, now_s)
+        for action in actions:
+            if isinstance(action, Send) and isinstance(action.message, m.Shrink | m.ApplyPlan):
+                message = action.message
+                seen.append(f"{type(message).__name__} {message.traceparent}".rstrip())
+        return actions
+
+    monkeypatch.setattr(device.arbiter, "handle", watching)
+    return seen
+
+
+def direct_traced(device: SimulatedDevice, *bodies: DirectiveBody) -> None:
+    device.handle(Directed(directions_of(bodies, PAGE_BYTES), TRACE))
+    device.settle()
+
+
+def test_moves_that_a_directive_orders_carry_its_trace(
+    device: SimulatedDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    b = engine("b")
+    assert device.start(b)
+    device.settle()
+    seen = traces_of_moves(device, monkeypatch)
+    direct_traced(device, DirectLending(model(b), at_least_bytes=9 * PAGE_BYTES))
+    assert seen == [f"ApplyPlan {TRACE}"]
+    direct(device, DirectLending(model(b), at_most_bytes=3 * PAGE_BYTES))
+    device.settle()
+    assert seen[1:] == ["ApplyPlan"], "a directive without a trace has none of an earlier one's"
+
+
+def test_plan_that_waits_for_a_directed_shrink_carries_the_trace_on(
+    device: SimulatedDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, b, c = three(device)
+    want(device, a, 3)
+    assert b.plan != RESIDENT
+    a.active, a.live_granules = False, 0
+    device.say(a, a.report())
+    seen = traces_of_moves(device, monkeypatch)
+    direct_traced(device, DirectModel(model(b), pinned=True), DirectModel(model(c), pinned=True))
+    assert b.plan == RESIDENT
+    assert set(seen) == {f"Shrink {TRACE}", f"ApplyPlan {TRACE}"}
+
+
+def test_shortage_that_merely_finds_another_priority_carries_no_trace(
+    device: SimulatedDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, b, c = three(device)
+    direct_traced(device, DirectModel(model(b), priority=9))
+    seen = traces_of_moves(device, monkeypatch)
+    want(device, a, 3)
+    assert c.plan != RESIDENT, "the directive has changed who lends"
+    assert seen
+    assert set(seen) <= {"ApplyPlan", "Shrink"}
 
 
 def test_bytes_become_pages_on_the_safe_side() -> None:
