@@ -1,40 +1,28 @@
 """OpenTelemetry spans from an admin call to the directives that follow from it.
 
 The trace context travels as a W3C ``traceparent``: in the call's metadata, beside the wish in the
-controller's memory, in the directive to the agent.  A directive's span lasts from its sending to
-its answer; those of a directive whose call brought no trace are not made.
+controller's memory, in the directive to the agent, whose own span is a child of the directive's.
+A directive's span lasts from its first sending to its answer; those of a directive whose call
+brought no trace are not made.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable
+from dataclasses import replace
 
 from opentelemetry import trace
-from opentelemetry.context import Context
-from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
-from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
+from opentelemetry.sdk.trace.export import SpanExporter
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer
-from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from mirage_core.cluster_model import Acknowledgement, Directive, Outcome
 from mirage_core.model import DeviceId
+from mirage_core.telemetry.span_export import otlp_exporter, span_provider
+from mirage_core.telemetry.traces import context_of, traceparent_of
 
 _OPEN_SPANS = 10_000
-_propagator = TraceContextTextMapPropagator()
-
-
-def context_of(traceparent: str) -> Context:
-    return _propagator.extract({"traceparent": traceparent})
-
-
-def traceparent_of(span: Span) -> str:
-    """Empty for a span that nobody records."""
-    carrier: dict[str, str] = {}
-    _propagator.inject(carrier, trace.set_span_in_context(span))
-    return carrier.get("traceparent", "")
 
 
 def traceparent_in(metadata: Iterable[tuple[str, str | bytes]]) -> str:
@@ -48,11 +36,7 @@ class Tracing:
         self._provider: TracerProvider | None = None
         tracer: Tracer = trace.NoOpTracer()
         if exporter is not None:
-            resource = Resource.create(
-                {"service.name": "mirage-controller", "service.instance.id": instance}
-            )
-            self._provider = TracerProvider(resource=resource)
-            self._provider.add_span_processor(BatchSpanProcessor(exporter))
+            self._provider = span_provider(exporter, "mirage-controller", instance)
             tracer = self._provider.get_tracer("mirage.cluster")
         self.tracer = tracer
         self._open: OrderedDict[str, Span] = OrderedDict()
@@ -62,15 +46,19 @@ class Tracing:
         """Spans go to an OTLP collector at HOST:PORT, in plain text; None: nowhere."""
         if otlp_endpoint is None:
             return cls(None, instance)
-        return cls(OTLPSpanExporter(endpoint=otlp_endpoint, insecure=True), instance)
+        return cls(otlp_exporter(otlp_endpoint), instance)
 
     def call_span(self, method: str, traceparent: str) -> Span:
-        context = context_of(traceparent) if traceparent else Context()
-        return self.tracer.start_span(method, context, SpanKind.SERVER)
+        return self.tracer.start_span(method, context_of(traceparent), SpanKind.SERVER)
 
-    def directive_sent(self, device: DeviceId, directive: Directive) -> None:
+    def directive_sent(self, device: DeviceId, directive: Directive) -> Directive:
+        """What is to be sent: what follows from it belongs to its span."""
         if self._provider is None or not directive.traceparent:
-            return
+            return directive
+        span = self._open.get(directive.operation) or self._open_span(device, directive)
+        return replace(directive, traceparent=traceparent_of(span))
+
+    def _open_span(self, device: DeviceId, directive: Directive) -> Span:
         span = self.tracer.start_span(
             f"directive {directive.key}",
             context_of(directive.traceparent),
@@ -85,6 +73,7 @@ class Tracing:
         if len(self._open) > _OPEN_SPANS:
             _, oldest = self._open.popitem(last=False)
             oldest.end()
+        return span
 
     def directive_answered(
         self, device: DeviceId, directive: Directive, answer: Acknowledgement

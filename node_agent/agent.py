@@ -25,6 +25,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import FrameType
 
+from opentelemetry import trace
+
 from mirage_core.cluster_model import (
     AgentHello,
     AgentIncarnation,
@@ -209,9 +211,13 @@ class Agent:
         self._metrics = Metrics(self._geometry)
         self._closers.append(self._metrics.close)
         if config.otlp_endpoint is not None:
-            from node_agent.tracing import send_spans  # slow to import, and seldom wanted
+            # Slow to import, and seldom wanted.
+            from mirage_core.telemetry.span_export import otlp_exporter, span_provider
 
-            self._closers.append(send_spans(config.otlp_endpoint, self._incarnation))
+            exporter = otlp_exporter(config.otlp_endpoint)
+            provider = span_provider(exporter, "mirage-agent", self._incarnation)
+            trace.set_tracer_provider(provider)
+            self._closers.append(provider.shutdown)
         if config.metrics_port is not None:
             self._metrics.serve(config.metrics_port)
         if config.timeline is not None:
@@ -619,8 +625,8 @@ class Agent:
         if self._timeline is not None:
             self._timeline.observe(self._arbiter.summary(now_s), now_s)
 
-    def _direct(self, bodies: tuple[DirectiveBody, ...]) -> None:
-        self._handle(Directed(directions_of(bodies, self._geometry.page_bytes)))
+    def _direct(self, bodies: tuple[DirectiveBody, ...], traceparent: str) -> None:
+        self._handle(Directed(directions_of(bodies, self._geometry.page_bytes), traceparent))
 
     def _tell(self, kind: str, message: str, severity: Severity = Severity.INFO) -> None:
         """An event for the cluster's operators."""
@@ -642,6 +648,14 @@ class Agent:
             if action.role is m.Role.WORKER:
                 why = f"{action.engine} cannot start: {message.reason}"
                 self._tell("StartDenied", why, Severity.WARNING)
+        if isinstance(message, m.Shrink | m.ApplyPlan) and message.traceparent:
+            _log.info(
+                "%s is asked for %s, operation %d, as was directed",
+                action.engine,
+                type(message).__name__,
+                message.operation,
+                extra={"ids": {"traceparent": message.traceparent}},
+            )
         peer = self._peer_of(action.engine, action.role)
         if peer is not None:
             # Without a link it is lost; the engine will say what it holds when it rejoins.

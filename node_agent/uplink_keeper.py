@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any, Protocol
 
 from opentelemetry import trace
-from opentelemetry.propagate import extract
+from opentelemetry.trace import SpanKind, Status, StatusCode
 
 from mirage_core.cluster_model import (
     Acknowledgement,
@@ -20,6 +20,7 @@ from mirage_core.cluster_model import (
     LeaderWelcome,
     Outcome,
 )
+from mirage_core.telemetry.traces import context_of
 from mirage_core.wire.agent_codec import MAX_HELD
 from mirage_core.wire.cluster_codec import decode_authority, decode_directive
 from mirage_core.wire.fields import FieldError, bounded, read_name
@@ -44,7 +45,10 @@ class UplinkDevice(Protocol):
     """The device whose agent this is."""
 
     async def apply(self, bodies: tuple[DirectiveBody, ...]) -> None:
-        """Let ``bodies``, and nothing else, be directed from now on; return when they hold."""
+        """Let ``bodies``, and nothing else, be directed from now on; return when they hold.
+
+        OpenTelemetry's current span is that of the directive that changed them, if one did.
+        """
         ...
 
     def report(self) -> DeviceReport:
@@ -88,8 +92,8 @@ class Keeper:
 
         OSError if it cannot be kept, ProtocolError if it cannot even be answered.
         """
-        parent = extract({"traceparent": message.traceparent})
-        with _tracer.start_as_current_span("mirage.agent.directive", context=parent) as span:
+        parent = context_of(message.traceparent)
+        with _tracer.start_as_current_span("apply directive", parent, SpanKind.CONSUMER) as span:
             directives, answers = _read([message])
             held = self.held
             for directive in directives:
@@ -98,21 +102,24 @@ class Keeper:
             await self._enforce(held, answers)
             for answer in answers:
                 _log_answer(answer, message.traceparent)
-                span.set_attribute("mirage.operation_id", answer.operation)
+                span.set_attribute("mirage.operation", answer.operation)
                 span.set_attribute("mirage.key", answer.key)
                 span.set_attribute("mirage.outcome", answer.outcome.value)
+                if answer.outcome not in (Outcome.ACCEPTED, Outcome.APPLIED):
+                    span.set_status(Status(StatusCode.ERROR, answer.reason))
         return answers
 
     async def obey_all(self, message: agent_pb2.DirectiveSnapshot) -> list[Acknowledgement]:
-        """Answers to a snapshot, as ``obey``."""
+        """Answers to a snapshot, as ``obey``; without spans: most of it was obeyed before."""
         authority = decode_authority(message.authority, "directives.authority")
         directives, refusals = _read(message.directives)
         snapshot = DirectiveSnapshot(authority, tuple(directives))
         held, taken = take_snapshot(self.held, snapshot)
         answers = [*refusals, *taken]
         await self._enforce(held, answers)
+        traces = {each.operation: each.traceparent for each in directives}
         for answer in answers:
-            _log_answer(answer)
+            _log_answer(answer, traces.get(answer.operation, ""))
         return answers
 
     def reached(self, report: DeviceReport) -> list[Acknowledgement]:
@@ -150,7 +157,7 @@ class Keeper:
             self.outcomes[answer.outcome] += 1
 
 
-def _log_answer(answer: Acknowledgement, traceparent: str = "") -> None:
+def _log_answer(answer: Acknowledgement, traceparent: str) -> None:
     _log.info(
         "directive %s of revision %d: %s%s",
         answer.key,

@@ -15,6 +15,8 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 
+from opentelemetry import trace
+
 from mirage_core.cluster_model import (
     AgentHello,
     DirectiveBody,
@@ -26,6 +28,7 @@ from mirage_core.control.arbiter_events import Explain
 from mirage_core.control.device_summary import DeviceSummary
 from mirage_core.model import EngineId
 from mirage_core.ports import Clock
+from mirage_core.telemetry.traces import traceparent_of
 from mirage_core.wire.messages import Report
 from node_agent.directives_file import DirectivesFile
 from node_agent.uplink import Uplink
@@ -39,7 +42,8 @@ CAPABILITIES = ("model", "lending", "device", "placement")
 
 
 class UplinkThread:
-    """``post`` runs a function in the agent's loop, ``direct`` lets the arbiter hear directives.
+    """``post`` runs a function in the agent's loop, ``direct`` lets the arbiter hear directives
+    and the trace context of the one that changed them, empty if it has none.
 
     Raises ConfigError if what the last agent held to cannot be read.
     """
@@ -51,7 +55,7 @@ class UplinkThread:
         store: DirectivesFile,
         clock: Clock,
         post: Callable[[Callable[[], None]], None],
-        direct: Callable[[tuple[DirectiveBody, ...]], None],
+        direct: Callable[[tuple[DirectiveBody, ...], str], None],
     ) -> None:
         self._device = hello.device
         self._post = post
@@ -105,9 +109,10 @@ class UplinkThread:
 
     async def apply(self, bodies: tuple[DirectiveBody, ...]) -> None:
         done = self._loop.create_future()
+        traceparent = traceparent_of(trace.get_current_span())
 
         def in_agent() -> None:
-            self._direct(bodies)
+            self._direct(bodies, traceparent)
             with contextlib.suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(_finish, done)
 

@@ -252,8 +252,7 @@ class Term:
     def _perform(self, action: ev.Action) -> None:
         match action:
             case ev.Send(device, directive):
-                self._tracing.directive_sent(device, directive)
-                self._sessions.send(device, directive)
+                self._sessions.send(device, self._tracing.directive_sent(device, directive))
             case ev.Changed(subject):
                 self._changes.touch(*_split(subject))
             case ev.Commit():

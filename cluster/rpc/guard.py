@@ -23,8 +23,9 @@ from cluster.metrics import ControllerMetrics
 from cluster.rpc.errors import ApiError, Code, Violation, as_api_error, invalid
 from cluster.rpc.limits import RateLimit
 from cluster.security import Principal, Role, Tokens, bearer_token, certificate_names
-from cluster.tracing import Tracing, traceparent_in, traceparent_of
+from cluster.tracing import Tracing, traceparent_in
 from mirage_core.ports import Clock
+from mirage_core.telemetry.traces import traceparent_of
 from mirage_core.wire.v1 import common_pb2 as pb
 
 _log = logging.getLogger("mirage.api")
