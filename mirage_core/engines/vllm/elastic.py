@@ -30,6 +30,7 @@ from mirage_core.control.own_plans import last_resort_plans, own_plans
 from mirage_core.control.remapper import Action, PoolView, Remapper
 from mirage_core.engines.vllm.blocks import GranuleBlockQueue, make_elastic
 from mirage_core.engines.vllm.config import EngineConfig
+from mirage_core.engines.vllm.traces import MoveTraces
 from mirage_core.kv.geometry import PoolGeometry
 from mirage_core.model import BlockId, GranuleId, ModelName, OperationId
 from mirage_core.policy.when import Demand, admission_headroom_blocks, needed_blocks
@@ -80,6 +81,7 @@ class ElasticMemory:
         """How long a step with a prompt in it takes, an exponential mean; 0 until there was one."""
 
         self._client: AgentClient | None = None
+        self._traces = MoveTraces(facts.engine)
         self._device_fd = -1
         private = config.device is not None
         self.remapper = Remapper(
@@ -150,16 +152,19 @@ class ElasticMemory:
                     _log.info("the agent has no pages: %s", reason)
                     self._perform(self.remapper.on_denied(request_id, now_s))
                 case wire.Shrink(operation, pages, deadline_s):
+                    self._traces.received(message)
                     self._perform(
                         self.remapper.on_shrink(operation, pages, now_s + deadline_s, self._view())
                     )
                 case wire.ApplyPlan(operation, plan, pages):
+                    self._traces.received(message)
                     self._perform(self.remapper.on_apply_plan(operation, plan, pages))
                 case wire.Limits(pool_limit_pages, allowance_pages, plan_held, lend_most_pages):
                     self.on_pool_limit(pool_limit_pages // self._geometry.granule_pages)
                     self.remapper.on_limits(allowance_pages, plan_held, lend_most_pages)
                 case LinkLost(reason):
                     _log.warning("serving goes on without the agent: %s", reason)
+                    self._traces.abandoned(reason)
                     self.remapper.on_link_lost()
                 case LinkRestored():
                     self._perform(self.remapper.on_link_restored())
@@ -242,8 +247,10 @@ class ElasticMemory:
                             OperationId(operation_id), pages, self.remapper.plan, granules_now
                         )
                     )
+                    self._traces.answered(operation_id)
                     self._next_report_s = 0.0
                 case act.SendRefused(operation_id, reason, pages):
+                    self._traces.answered(operation_id, reason)
                     self._send(wire.Refused(OperationId(operation_id), reason, pages))
                 case act.SendGiveBack(pages):
                     if pages:
@@ -407,6 +414,7 @@ class ElasticMemory:
 
     def close(self) -> None:
         if self._client is not None:
+            self._traces.abandoned("the engine ends")
             self._client.close()
             os.close(self._device_fd)
             self._client = None

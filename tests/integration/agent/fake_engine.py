@@ -19,6 +19,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "unit" / "control_arbiter"))
 
 from simulated_engine import SimulatedEngine
 
+from mirage_core.engines.vllm.traces import MoveTraces
 from mirage_core.memory.host import HostDevice
 from mirage_core.model import EngineId, Holdings, ModelName, PageId
 from mirage_core.wire import messages as m
@@ -49,6 +50,7 @@ class FakeEngine:
             pinned=spec.get("pinned", False),
         )
         self.logic = SimulatedEngine(name, description)
+        self.traces = MoveTraces(name)
         self.worker = AgentClient(path, m.Hello(m.Role.WORKER, name, model))
         self.fd = self.worker.take_device_fd()
         geometry = self.worker.geometry
@@ -115,6 +117,8 @@ class FakeEngine:
 
     def obey(self, message: m.AgentMessage) -> None:
         before = set(self.logic.pages)
+        if isinstance(message, m.Shrink | m.ApplyPlan):
+            self.traces.received(message)
         self.logic.arrived.append(message)
         answer = self.logic.read()
         after = set(self.logic.pages)
@@ -122,6 +126,8 @@ class FakeEngine:
         self.map(tuple(sorted(after - before)))
         if answer is not None:
             self.scheduler.send(answer)
+        if isinstance(answer, m.Done | m.Refused):
+            self.traces.answered(answer.operation, getattr(answer, "reason", ""))
 
     def rejoin(self, holdings: Holdings) -> None:
         if self.scheduler.rejoin(holdings, self.fd):
@@ -187,4 +193,8 @@ def say(values: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
+    if os.environ.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"):
+        from vllm.tracing import maybe_init_worker_tracer  # as vLLM's engine core does
+
+        maybe_init_worker_tracer("vllm.engine_core", "engine_core", "EngineCore")
     FakeEngine(sys.argv[1], json.loads(sys.argv[2])).run()
