@@ -12,9 +12,9 @@ import typer
 
 from mirage_core.errors import MirageError
 from mirage_core.policy.which_model import DonorOrder
+from mirage_core.telemetry.logs import set_up_logs
 from node_agent.agent import Agent
 from node_agent.config import load_config
-from node_agent.logs import set_up_logs
 from node_agent.uplink_settings import UplinkSettings
 
 

@@ -1,4 +1,4 @@
-"""The agent's log on standard error: lines for people, or JSON lines for collectors.
+"""Logs on standard error: lines for people, or JSON lines for collectors.
 
 JSON lines also hold what a record has as ``ids``: those that events and spans carry.
 """
@@ -10,14 +10,14 @@ import logging
 import sys
 
 
-class _JsonFormatter(logging.Formatter):
+class JsonFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         values = {
             "time": self.formatTime(record),
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),
-            **getattr(record, "ids", {}),
+            **{name: value for name, value in getattr(record, "ids", {}).items() if value},
         }
         if record.exc_info:
             values["error"] = self.formatException(record.exc_info)
@@ -27,7 +27,7 @@ class _JsonFormatter(logging.Formatter):
 def set_up_logs(*, as_json: bool) -> None:
     handler = logging.StreamHandler(sys.stderr)
     if as_json:
-        handler.setFormatter(_JsonFormatter())
+        handler.setFormatter(JsonFormatter())
     else:
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
