@@ -14,9 +14,9 @@ import typer
 from cluster.clocks import BootClock, SystemWallClock
 from cluster.config import ControllerConfig, load_config
 from cluster.controller.controller import Controller
-from cluster.logs import set_up_logs
 from cluster.store.redis_store import RedisStore
 from mirage_core.errors import MirageError
+from mirage_core.telemetry.logs import set_up_logs
 
 
 def main(
