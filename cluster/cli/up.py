@@ -62,6 +62,9 @@ def up(
     eager: Annotated[
         bool | None, typer.Option("--eager/--compiled", help="How vLLM runs models (eager).")
     ] = None,
+    otlp_endpoint: Annotated[
+        str | None, typer.Option(help="Spans of all go to the OTLP collector at HOST:PORT.")
+    ] = None,
     client_config: Annotated[
         Path | None,
         typer.Option(
@@ -82,6 +85,7 @@ def up(
                 "admin_port": admin_port,
                 "agent_port": agent_port,
                 "eager": eager,
+                "otlp_endpoint": otlp_endpoint,
             },
         )
         asyncio.run(Laptop(settings, client_config or default_config()).run())
@@ -140,6 +144,11 @@ class Laptop:
     def _socket(self) -> Path:
         return self._state / "agent" / "run" / "agent.sock"
 
+    @property
+    def _spans_option(self) -> list[str]:
+        endpoint = self._settings.otlp_endpoint
+        return [] if endpoint is None else ["--otlp-endpoint", endpoint]
+
     # ---- one after the other
 
     async def _start(self) -> None:
@@ -166,7 +175,7 @@ class Laptop:
     async def _start_controller(self, client_settings: ClientSettings) -> None:
         command = [sys.executable, "-m", "cluster.controller", "--redis", self._redis_url]
         command += ["--admin-listen", self._admin, "--agent-listen", self._agents]
-        command += ["--tokens", str(self._state / "tokens.yaml")]
+        command += ["--tokens", str(self._state / "tokens.yaml"), *self._spans_option]
         child = await self._supervise(
             ChildSpec("controller", command, self._logs / "controller.log")
         )
@@ -184,7 +193,7 @@ class Laptop:
         command += ["--device-bytes", str(self._device_bytes)]
         command += ["--page-bytes", str(self._settings.page_bytes)]
         command += ["--event-log", str(folder / "events.jsonl")]
-        command += ["--controller", self._agents]
+        command += ["--controller", self._agents, *self._spans_option]
         folder.mkdir(exist_ok=True, mode=0o700)
         self._socket.unlink(missing_ok=True)
         child = await self._supervise(ChildSpec("agent", command, self._logs / "agent.log"))
@@ -199,15 +208,20 @@ class Laptop:
         port = self._ports[model.name]
         cores = sorted(os.sched_getaffinity(0))
         own = model.cores or (cores[number % len(cores)],)
+        environment = {
+            "VLLM_CPU_OMP_THREADS_BIND": ",".join(map(str, own)),
+            "VLLM_NO_USAGE_STATS": "1",
+            "HF_HUB_OFFLINE": "1",
+        }
+        if self._settings.otlp_endpoint is not None:
+            collector = f"http://{self._settings.otlp_endpoint}"
+            environment["OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"] = collector
+            environment["OTEL_SERVICE_NAME"] = "mirage-engine"
         spec = ChildSpec(
             f"engine {model.name}",
             model.command(sys.executable, port, self._socket, eager=self._settings.eager),
             self._logs / f"engine-{model.name}.log",
-            {
-                "VLLM_CPU_OMP_THREADS_BIND": ",".join(map(str, own)),
-                "VLLM_NO_USAGE_STATS": "1",
-                "HF_HUB_OFFLINE": "1",
-            },
+            environment,
         )
         child = await Child.start(spec)
         self._children.append(child)

@@ -105,6 +105,7 @@ class UpSettings(BaseModel):
     device_bytes  of the host device; None: the models' weights and some room
     admin_port, agent_port  of the controller; 0: any free one
     eager         engines start in half the time and run somewhat slower
+    otlp_endpoint  where spans of all processes go, HOST:PORT of an OTLP collector; None: nowhere
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -116,6 +117,7 @@ class UpSettings(BaseModel):
     admin_port: int = Field(default=7611, ge=0, le=65535)
     agent_port: int = Field(default=7612, ge=0, le=65535)
     eager: bool = True
+    otlp_endpoint: str | None = None
 
     @model_validator(mode="after")
     def _check(self) -> Self:
