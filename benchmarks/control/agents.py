@@ -14,7 +14,7 @@ from mirage_core.cluster_model import (
     NodeName,
 )
 from mirage_core.control.arbiter import Arbiter
-from mirage_core.control.arbiter_events import Directed, Linked, Received, Send, Tick
+from mirage_core.control.arbiter_events import Directed, Linked, Received, Send
 from mirage_core.control.directed import directions_of
 from mirage_core.model import DeviceId, EngineId, ModelName, PageId
 from mirage_core.policy.settings import Policy
@@ -69,10 +69,9 @@ class FakeEngine:
             free_kv_tokens=self._rng.randrange(4096),
         )
         self._handle(Received(self.name, said))
-        self._handle(Tick())
         return said
 
-    def _handle(self, event: Linked | Received | Tick) -> None:
+    def _handle(self, event: Linked | Received) -> None:
         for action in self._arbiter.handle(event, self._clock.monotonic_s()):
             if isinstance(action, Send) and action.engine == self.name:
                 self._take(action.message)

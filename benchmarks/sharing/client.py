@@ -91,7 +91,8 @@ async def _run(
     loop = asyncio.get_running_loop()
     outcomes = tuple(map(Outcome, requests))
     turns = {model: asyncio.Semaphore(max(1, concurrency)) for model in urls}
-    connector = aiohttp.TCPConnector(limit=0)
+    # A connection for each request: a server closes idle ones, now and then just as one is used.
+    connector = aiohttp.TCPConnector(limit=0, force_close=True)
     no_limit = aiohttp.ClientTimeout(total=None)
     async with aiohttp.ClientSession(connector=connector, timeout=no_limit) as session:
         start_s = loop.time() + _LEAD_S

@@ -27,6 +27,8 @@ class Figures:
     completed: int
     failed: int
     makespan_s: float
+    errors: tuple[str, ...] = ()
+    """what failed requests were told, each text once"""
     extra: Mapping[str, float] = field(default_factory=dict)
     """an arm's own counters over the run"""
 
@@ -57,6 +59,7 @@ def figures_of(run: Run, counted: Mapping[str, float]) -> Figures:
         completed=len(finished),
         failed=len(outcomes) - len(finished),
         makespan_s=run.makespan_s,
+        errors=tuple(sorted({o.error for o in outcomes if o.error is not None})),
         extra=_extra(counted),
     )
 

@@ -24,7 +24,7 @@ from mirage_core.wire.v1 import common_pb2
 
 EVENT = "event"
 HEARTBEAT_S = 5.0
-_PAUSE_S = 0.05
+_PAUSE_S = 0.005
 """Between two rounds: changes in between are told once."""
 _KINDS = {
     pb.RESOURCE_KIND_MODEL: MODEL,

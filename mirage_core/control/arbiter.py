@@ -47,7 +47,7 @@ from mirage_core.policy.algorithm1 import (
 )
 from mirage_core.policy.decision import ApplyPlan
 from mirage_core.policy.settings import Policy
-from mirage_core.policy.view import DeviceView
+from mirage_core.policy.view import DeviceView, EngineView
 from mirage_core.wire import messages as m
 
 TAKE_PATIENCE_S = 60.0
@@ -236,7 +236,9 @@ class Arbiter:
 
     def _watch_pool(self, record: EngineRecord, now_s: float) -> None:
         if self._policy.reversion is not None:
-            record.watch(self._books.view_of(record), now_s, self._policy.reversion)
+            held_pages = self._books.held_pages(record.engine)
+            pending = self._books.pending_of(record.engine)
+            record.watch(held_pages, pending, now_s, self._policy.reversion)
 
     def _enter_take(self, record: EngineRecord, take: m.Take, now_s: float) -> None:
         if any(waiting.engine == record.engine for waiting in self._takes):
@@ -448,9 +450,15 @@ class Arbiter:
                 pool_limit_pages=min(room - room % view.granule_pages, record.pool_max_pages),
                 allowance_pages=lendable,
                 plan_held=self._orders.effect is not Effect.PERFORMED,
-                lend_most_pages=0 if record.direction and view.pinned else view.lend_most_pages,
+                lend_most_pages=self._lend_most_pages(record, view),
             )
             self._orders.tell_limits(record.engine, limits)
+
+    def _lend_most_pages(self, record: EngineRecord, view: EngineView) -> int | None:
+        """Bound of what it may lend even to itself, however it starves; None: no bound."""
+        if not self._policy.weights_move or (record.direction and view.pinned):
+            return 0
+        return view.lend_most_pages
 
     # ---- denying
 

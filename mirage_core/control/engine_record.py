@@ -126,8 +126,17 @@ class EngineRecord:
         """Until the next report, so much less of the pool is spare."""
         self.spare_pages = max(0, self.spare_pages - pages)
 
-    def watch(self, view: EngineView, now_s: float, reversion: Reversion) -> None:
-        self.use_watch = watch_use(self.use_watch, view.pool_used_pages, now_s, reversion)
+    def watch(
+        self,
+        held_pages: int,
+        pending: Iterable[PendingOperation],
+        now_s: float,
+        reversion: Reversion,
+    ) -> None:
+        """One more look at how much of the pool is used; ``held_pages`` and ``pending`` as for
+        ``view``, which this does without: it is done at each report of each engine."""
+        _, pool_pages, spare_pages = self._pool(held_pages, pending)
+        self.use_watch = watch_use(self.use_watch, pool_pages - spare_pages, now_s, reversion)
 
     def forget_link(self) -> None:
         """The scheduler is gone, or starts anew: what it last said holds no longer."""
@@ -174,17 +183,7 @@ class EngineRecord:
         """
         description = self._described()
         table = self._require_table()
-        plan = self.plan
-        shrinking_pages = 0
-        for operation in pending:
-            held_pages -= operation.pages_expected
-            if operation.plan is None:
-                shrinking_pages += operation.pages_expected
-            else:
-                plan = operation.plan
-        unit_pages = table.total_pages - table.row_of(plan).freed_pages
-        weights_pages = description.static_pages + unit_pages
-        pool_pages = max(0, held_pages - weights_pages)
+        plan, pool_pages, spare_pages = self._pool(held_pages, pending)
         view = EngineView(
             engine=self.engine,
             model=self.model,
@@ -194,7 +193,7 @@ class EngineRecord:
             plan=plan,
             plan_table=table,
             pool_pages=pool_pages,
-            pool_spare_pages=min(max(0, self.spare_pages - shrinking_pages), pool_pages),
+            pool_spare_pages=spare_pages,
             pool_min_pages=description.pool_min_granules * description.granule_pages,
             floor_pages=cold_start_floor_pages(table, self.prefill_s) if self.prefill_s else 0,
             granule_pages=description.granule_pages,
@@ -205,6 +204,21 @@ class EngineRecord:
         return view if self.direction is None else self.direction.applied_to(view)
 
     # ---- parts
+
+    def _pool(
+        self, held_pages: int, pending: Iterable[PendingOperation]
+    ) -> tuple[RemapPlan, int, int]:
+        """With all that is pending done: the plan, the pool's pages, the spare ones of it."""
+        table, plan, shrinking_pages = self._require_table(), self.plan, 0
+        for operation in pending:
+            held_pages -= operation.pages_expected
+            if operation.plan is None:
+                shrinking_pages += operation.pages_expected
+            else:
+                plan = operation.plan
+        unit_pages = table.total_pages - table.row_of(plan).freed_pages
+        pool_pages = max(0, held_pages - self.static_pages - unit_pages)
+        return plan, pool_pages, min(max(0, self.spare_pages - shrinking_pages), pool_pages)
 
     def _described(self) -> Describe:
         if self.description is None:

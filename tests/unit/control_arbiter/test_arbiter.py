@@ -111,6 +111,7 @@ def test_elastic_pools_never_move_weights(devices: list[SimulatedDevice]) -> Non
     assert a.denied
     assert b.plan == a.plan == RESIDENT
     assert device.arbiter.free_pages == 0, "what there was, it got"
+    assert a.limits.lend_most_pages == 0, "nor does it move its own when it starves"
 
 
 def test_ask_that_cannot_be_met_ends_in_denied_with_a_reason(device: SimulatedDevice) -> None:
