@@ -87,6 +87,22 @@ class Placement:
 
 
 @dataclass(frozen=True, slots=True)
+class Lending:
+    """Bounds of what a model lends of its unit bytes on each device.
+
+    at_least_bytes  lends so many even if nobody asks
+    at_most_bytes   never lends more, to others or to its own pool; None: no bound
+    """
+
+    at_least_bytes: int = 0
+    at_most_bytes: int | None = None
+
+
+FREE_LENDING = Lending()
+"""The policy alone decides."""
+
+
+@dataclass(frozen=True, slots=True)
 class ModelWish:
     """priority     higher is more important (int32)
     floor_bytes  unit bytes that stay resident on each device, whatever is asked; None: the
@@ -103,6 +119,7 @@ class ModelWish:
     pinned: bool = False
     state: ModelState = ModelState.ACTIVE
     placement: Placement = Placement()
+    lending: Lending = FREE_LENDING
 
 
 @dataclass(frozen=True, slots=True)

@@ -106,6 +106,12 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
             model=await self._change_model(request, "SetModelPinned", pinned=request.pinned)
         )
 
+    async def SetModelLending(self, request: Any, context: Any) -> pb.SetModelLendingResponse:
+        lending = codec.decode_lending(request.lending, "lending")
+        return pb.SetModelLendingResponse(
+            model=await self._change_model(request, "SetModelLending", lending=lending)
+        )
+
     async def _change_model(self, request: Any, method: str, **fields: Any) -> pb.Model:
         name = read_subject(request.name, "name")
         return await self._write_model(name, request, method, edits.change_model(name, **fields))

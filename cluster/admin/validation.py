@@ -31,6 +31,11 @@ def _model_faults(wish: ModelWish, path: str) -> Iterator[Violation]:
         yield Violation(f"{path}.state", "must not be ABSENT: use DeleteModel")
     if wish.floor_bytes is not None and wish.floor_bytes > wish.spec.weights_bytes:
         yield Violation(f"{path}.floor_bytes", "must not exceed spec.weights_bytes")
+    least_bytes, at = wish.lending.at_least_bytes, f"{path}.lending.at_least_bytes"
+    if least_bytes > wish.spec.weights_bytes - (wish.floor_bytes or 0):
+        yield Violation(at, "must not exceed spec.weights_bytes less floor_bytes")
+    if least_bytes and wish.pinned:
+        yield Violation(at, "must be 0 of a model that is pinned: unpin it, or let it lend nothing")
     size = wish.spec.devices_per_replica
     if devices and len(devices) % size:
         yield Violation(

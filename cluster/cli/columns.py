@@ -56,6 +56,14 @@ def _clock(unix_s: float) -> str:
     return datetime.fromtimestamp(unix_s, UTC).astimezone().strftime("%H:%M:%S")
 
 
+def _lends(model: Any) -> str:
+    """The operator's bounds, where there are any."""
+    lending = model.wish.lending
+    most = show_size(lending.at_most_bytes) if lending.HasField("at_most_bytes") else ""
+    least = show_size(lending.at_least_bytes) if lending.at_least_bytes else ""
+    return f"{least} to {most or 'any'}" if least else f"up to {most}" if most else "auto"
+
+
 MODELS = (
     Column("NAME", lambda m: escape(m.wish.name)),
     Column("STATE", lambda m: enum_of(m.wish, "state")),
@@ -67,6 +75,7 @@ MODELS = (
         numbers=True,
     ),
     Column("PINNED", lambda m: "yes" if m.wish.pinned else "no"),
+    Column("LENDS", _lends),
     Column("DEVICES", _placed),
     Column("APPLIED", lambda m: applied(m.status), numbers=True),
     Column("CONDITIONS", lambda m: conditions(m.status)),

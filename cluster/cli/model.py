@@ -11,6 +11,7 @@ from cluster.cli.completion import complete_model
 from cluster.cli.documents import parse_size
 from cluster.cli.options import Session, operator_command
 from cluster.cli.writes import Writing, show_written, write_command
+from mirage_core.errors import ConfigError
 from mirage_core.wire.v1 import admin_pb2 as pb
 from mirage_core.wire.v1 import common_pb2 as common
 
@@ -99,6 +100,30 @@ def floor(
     floor_bytes = None if size == "none" else parse_size(size)
     request = pb.SetModelFloorRequest(options=writing.options, name=name, floor_bytes=floor_bytes)
     _write(session, "SetModelFloor", request, writing)
+
+
+@write_command(app, "lend")
+def lend(
+    session: Session,
+    writing: Writing,
+    name: Name,
+    at_least: Annotated[
+        str | None, typer.Option(help="Lends so much even if nobody asks, as in 2GiB.")
+    ] = None,
+    at_most: Annotated[str | None, typer.Option(help="Never lends more, as in 4GiB.")] = None,
+    auto: Annotated[bool, typer.Option("--auto", help="The policy alone decides.")] = False,
+) -> None:
+    """Bounds of what a model lends of its weights on each device."""
+    if auto == (at_least is not None or at_most is not None):
+        raise ConfigError("give --at-least, --at-most or both; or --auto, which takes both away")
+    lending = common.LendingBounds(
+        at_least_bytes=parse_size(at_least or "0"),
+        at_most_bytes=None if at_most is None else parse_size(at_most),
+    )
+    request = pb.SetModelLendingRequest(
+        options=writing.options, name=name, lending=None if auto else lending
+    )
+    _write(session, "SetModelLending", request, writing)
 
 
 @write_command(app, "pin")

@@ -49,6 +49,7 @@ from mirage_core.control.reconciler_state import (
     PLACEMENT_KEY,
     ClusterState,
     ReconcilerSettings,
+    lend_key,
     model_key,
 )
 from mirage_core.model import DeviceId, ModelName
@@ -145,12 +146,12 @@ class Reconciler:
                 state.changed("cluster")
 
     def _wish_model(self, wish: ModelWish, revision: int, traceparent: str) -> None:
-        name, key = wish.name, model_key(wish.name)
+        name, keys = wish.name, (model_key(wish.name), lend_key(wish.name))
         model = self.state.models.get(name)
         if model is None or model.wish.uid != wish.uid:
             model = self._enter_model(wish, revision, traceparent)
         else:
-            if not self.state.unapplied.get(key) and model.devices:
+            if model.devices and not any(self.state.unapplied.get(key) for key in keys):
                 model.observed_revision = model.revision
             before, model.purging = model.wish, False
             model.wish, model.revision = wish, revision
@@ -158,7 +159,8 @@ class Reconciler:
             if (before.spec, before.state, before.placement) != places:
                 self._placements.reconsider(name)
         if wish.spec.devices_per_replica > 1:
-            self._desired.forget_refused(key, *model.devices)
+            for key in keys:
+                self._desired.forget_refused(key, *model.devices)
         self._directives.mark_model(name, *model.devices, traceparent=traceparent)
         self.state.changed(f"model/{name}")
 
@@ -185,7 +187,7 @@ class Reconciler:
         for device in model.devices:
             record = self.state.devices[device]
             record.placed.discard(name)
-            self._directives.mark(record, model_key(name))
+            self._directives.mark_model(name, device)
             self._directives.mark(record, PLACEMENT_KEY)
         if not self.state.models:
             self._mark_placements("")

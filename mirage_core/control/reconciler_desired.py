@@ -8,9 +8,11 @@ to what they last agreed to.
 from __future__ import annotations
 
 from mirage_core.cluster_model import (
+    FREE_LENDING,
     DirectDevice,
     DirectiveBody,
     DirectiveKey,
+    DirectLending,
     DirectModel,
     DirectPlacement,
 )
@@ -19,9 +21,10 @@ from mirage_core.control.reconciler_state import (
     DEVICE_KEY,
     PLACEMENT_KEY,
     ClusterState,
+    lend_key,
     model_key,
 )
-from mirage_core.model import DeviceId
+from mirage_core.model import DeviceId, ModelName
 from mirage_core.policy.cluster.replicas import Replica, group_replicas, may_change
 from mirage_core.policy.cluster.turns import choose_turn
 
@@ -34,13 +37,25 @@ class Desired:
 
     def keys_of(self, record: DeviceRecord) -> set[DirectiveKey]:
         """All keys under which something is to hold on a device, or does."""
-        here = {model_key(name) for name in self._state.models_of(record)}
+        here = {
+            key
+            for name in self._state.models_of(record)
+            for key in self.keys_of_model(record, name)
+        }
         return {DEVICE_KEY, PLACEMENT_KEY} | here | record.issued.keys()
+
+    def keys_of_model(self, record: DeviceRecord, name: ModelName) -> list[DirectiveKey]:
+        """Keys under which something of a model is to hold on a device, or does."""
+        key, model = lend_key(name), self._state.models.get(name)
+        bounded = model is not None and model.wish.lending != FREE_LENDING
+        known = key in record.issued or key in record.open or key in record.withheld
+        return [model_key(name), key] if bounded or known else [model_key(name)]
 
     def body(self, record: DeviceRecord, key: DirectiveKey) -> DirectiveBody | None:
         """What is to hold under ``key``, None: nothing; and notes whether that is withheld."""
-        body = self._body(record, key) if record.understands(key) else None
-        withheld = not record.understands(key)
+        body, withheld = self._body(record, key), False
+        if body is not None and not record.understands(key):
+            body, withheld = None, True
         model = self._state.model_of(key)
         if body is not None and model is not None and model.wish.spec.devices_per_replica > 1:
             body, withheld = self._all_or_none(record, key, body)
@@ -58,7 +73,15 @@ class Desired:
         model = state.model_of(key)
         if model is None or not model.is_on(record.device):
             return None
+        if key == lend_key(model.wish.name):
+            return self._lending(model)
         return self._model(record, model)
+
+    def _lending(self, model: ModelRecord) -> DirectLending | None:
+        bounds = model.wish.lending
+        if bounds == FREE_LENDING:
+            return None
+        return DirectLending(model.wish.name, bounds.at_least_bytes, bounds.at_most_bytes)
 
     def _model(self, record: DeviceRecord, model: ModelRecord) -> DirectModel:
         wish, placed = model.wish, record.device in model.placed

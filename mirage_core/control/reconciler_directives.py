@@ -20,7 +20,7 @@ from mirage_core.cluster_model import (
 from mirage_core.control.reconciler_desired import Desired
 from mirage_core.control.reconciler_events import Commit, Deposed, Send, SendAll, Write
 from mirage_core.control.reconciler_records import DeviceRecord, Issued
-from mirage_core.control.reconciler_state import ClusterState, model_key
+from mirage_core.control.reconciler_state import ClusterState
 from mirage_core.errors import MisuseError
 from mirage_core.model import DeviceId, ModelName
 
@@ -52,7 +52,9 @@ class Directives:
 
     def mark_model(self, name: ModelName, *devices: DeviceId, traceparent: str = "") -> None:
         for device in devices:
-            self.mark(self._state.devices[device], model_key(name), traceparent)
+            record = self._state.devices[device]
+            for key in self._desired.keys_of_model(record, name):
+                self.mark(record, key, traceparent)
 
     # ---- agents
 
@@ -222,4 +224,5 @@ class Directives:
 
 
 def _subject_of(key: DirectiveKey, device: DeviceId) -> str:
-    return key if key.startswith("model/") else f"device/{device}"
+    kind, _, name = key.partition("/")
+    return f"model/{name}" if kind in ("model", "lend") else f"device/{device}"

@@ -29,6 +29,10 @@ def model_key(model: ModelName) -> DirectiveKey:
     return DirectiveKey(f"model/{model}")
 
 
+def lend_key(model: ModelName) -> DirectiveKey:
+    return DirectiveKey(f"lend/{model}")
+
+
 @dataclass(frozen=True, slots=True)
 class ReconcilerSettings:
     """max_writes      directives of one commit
@@ -96,7 +100,7 @@ class ClusterState:
     def model_of(self, key: DirectiveKey) -> ModelRecord | None:
         """The registered model that a key is about."""
         kind, _, name = key.partition("/")
-        return self.models.get(ModelName(name)) if kind == "model" else None
+        return self.models.get(ModelName(name)) if kind in ("model", "lend") else None
 
     # ---- devices and agents
 

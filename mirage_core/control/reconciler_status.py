@@ -23,6 +23,7 @@ from mirage_core.control.reconciler_state import (
     DEVICE_KEY,
     PLACEMENT_KEY,
     ClusterState,
+    lend_key,
     model_key,
 )
 from mirage_core.model import DeviceId, ModelName
@@ -34,8 +35,10 @@ _NAMED = 5
 def model_status(state: ClusterState, name: ModelName) -> Status:
     """Raises KeyError if the model is not registered."""
     model = state.models[name]
-    waiting = state.unapplied.get(model_key(name), set())
-    applied = _applied(state, model_key(name), waiting, model.revision)
+    keys = (model_key(name), lend_key(name))
+    waiting = _union(state, keys)
+    each = [_applied(state, k, state.unapplied.get(k, set()), model.revision) for k in keys]
+    applied = next((c for c in each if c.status is not Truth.TRUE), each[0])
     observed = model.observed_revision
     if not waiting and (model.devices or model.wish.state is ModelState.ABSENT):
         observed = model.revision

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from mirage_core.cluster_model import (
+    FREE_LENDING,
     Acknowledgement,
     Authority,
     ClusterWish,
@@ -24,6 +25,7 @@ from mirage_core.cluster_model import (
     DirectModel,
     DirectPlacement,
     Event,
+    Lending,
     ModelSpec,
     ModelState,
     ModelUid,
@@ -117,7 +119,23 @@ def encode_model_wish(wish: ModelWish) -> pb.ModelWish:
         pinned=wish.pinned,
         state=_STATE_OF[wish.state],
         placement=pb.Placement(devices=wish.placement.devices, replicas=wish.placement.replicas),
+        lending=None if wish.lending == FREE_LENDING else _encode_lending(wish.lending),
     )
+
+
+def _encode_lending(lending: Lending) -> pb.LendingBounds:
+    return pb.LendingBounds(
+        at_least_bytes=lending.at_least_bytes, at_most_bytes=lending.at_most_bytes
+    )
+
+
+def decode_lending(message: Any, path: str) -> Lending:
+    """Of any message with two bounds; one that is not set is free."""
+    least = _bytes(message.at_least_bytes, f"{path}.at_least_bytes")
+    most = _optional_bytes(optional(message, "at_most_bytes"), f"{path}.at_most_bytes")
+    if most is not None and most < least:
+        raise FieldError(f"{path}.at_most_bytes", "is below at_least_bytes")
+    return Lending(least, most)
 
 
 def decode_model_wish(message: Any, path: str = "wish") -> ModelWish:
@@ -158,6 +176,7 @@ def decode_model_wish(message: Any, path: str = "wish") -> ModelWish:
             devices,
             read_count(placement.replicas or 1, f"{path}.placement.replicas", MAX_REPLICAS),
         ),
+        lending=decode_lending(message.lending, f"{path}.lending"),
     )
 
 
@@ -319,12 +338,10 @@ def _decode_body(message: Any, path: str) -> DirectiveBody:
                 turn,
             )
         case "lending":
-            lending, at = message.lending, f"{path}.lending"
-            least = _bytes(lending.at_least_bytes, f"{at}.at_least_bytes")
-            most = _optional_bytes(optional(lending, "at_most_bytes"), f"{at}.at_most_bytes")
-            if most is not None and most < least:
-                raise FieldError(f"{at}.at_most_bytes", "is below at_least_bytes")
-            return DirectLending(ModelName(read_name(lending.model, f"{at}.model")), least, most)
+            at = f"{path}.lending"
+            name = ModelName(read_name(message.lending.model, f"{at}.model"))
+            bounds = decode_lending(message.lending, at)
+            return DirectLending(name, bounds.at_least_bytes, bounds.at_most_bytes)
         case "device":
             device = message.device
             return DirectDevice(

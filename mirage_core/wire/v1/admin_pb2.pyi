@@ -314,6 +314,22 @@ class SetModelPinnedResponse(_message.Message):
     model: Model
     def __init__(self, model: _Optional[_Union[Model, _Mapping]] = ...) -> None: ...
 
+class SetModelLendingRequest(_message.Message):
+    __slots__ = ("options", "name", "lending")
+    OPTIONS_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    LENDING_FIELD_NUMBER: _ClassVar[int]
+    options: WriteOptions
+    name: str
+    lending: _common_pb2.LendingBounds
+    def __init__(self, options: _Optional[_Union[WriteOptions, _Mapping]] = ..., name: _Optional[str] = ..., lending: _Optional[_Union[_common_pb2.LendingBounds, _Mapping]] = ...) -> None: ...
+
+class SetModelLendingResponse(_message.Message):
+    __slots__ = ("model",)
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    model: Model
+    def __init__(self, model: _Optional[_Union[Model, _Mapping]] = ...) -> None: ...
+
 class ListDevicesRequest(_message.Message):
     __slots__ = ("page", "node")
     PAGE_FIELD_NUMBER: _ClassVar[int]

@@ -84,6 +84,11 @@ class AdminServiceStub(object):
                 request_serializer=mirage_dot_v1_dot_admin__pb2.SetModelPinnedRequest.SerializeToString,
                 response_deserializer=mirage_dot_v1_dot_admin__pb2.SetModelPinnedResponse.FromString,
                 _registered_method=True)
+        self.SetModelLending = channel.unary_unary(
+                '/mirage.v1.AdminService/SetModelLending',
+                request_serializer=mirage_dot_v1_dot_admin__pb2.SetModelLendingRequest.SerializeToString,
+                response_deserializer=mirage_dot_v1_dot_admin__pb2.SetModelLendingResponse.FromString,
+                _registered_method=True)
         self.ListDevices = channel.unary_unary(
                 '/mirage.v1.AdminService/ListDevices',
                 request_serializer=mirage_dot_v1_dot_admin__pb2.ListDevicesRequest.SerializeToString,
@@ -240,6 +245,12 @@ class AdminServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def SetModelPinned(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SetModelLending(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -416,6 +427,11 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     servicer.SetModelPinned,
                     request_deserializer=mirage_dot_v1_dot_admin__pb2.SetModelPinnedRequest.FromString,
                     response_serializer=mirage_dot_v1_dot_admin__pb2.SetModelPinnedResponse.SerializeToString,
+            ),
+            'SetModelLending': grpc.unary_unary_rpc_method_handler(
+                    servicer.SetModelLending,
+                    request_deserializer=mirage_dot_v1_dot_admin__pb2.SetModelLendingRequest.FromString,
+                    response_serializer=mirage_dot_v1_dot_admin__pb2.SetModelLendingResponse.SerializeToString,
             ),
             'ListDevices': grpc.unary_unary_rpc_method_handler(
                     servicer.ListDevices,
@@ -783,6 +799,33 @@ class AdminService(object):
             '/mirage.v1.AdminService/SetModelPinned',
             mirage_dot_v1_dot_admin__pb2.SetModelPinnedRequest.SerializeToString,
             mirage_dot_v1_dot_admin__pb2.SetModelPinnedResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SetModelLending(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/mirage.v1.AdminService/SetModelLending',
+            mirage_dot_v1_dot_admin__pb2.SetModelLendingRequest.SerializeToString,
+            mirage_dot_v1_dot_admin__pb2.SetModelLendingResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -164,8 +164,16 @@ class Placement(_message.Message):
     replicas: int
     def __init__(self, devices: _Optional[_Iterable[str]] = ..., replicas: _Optional[int] = ...) -> None: ...
 
+class LendingBounds(_message.Message):
+    __slots__ = ("at_least_bytes", "at_most_bytes")
+    AT_LEAST_BYTES_FIELD_NUMBER: _ClassVar[int]
+    AT_MOST_BYTES_FIELD_NUMBER: _ClassVar[int]
+    at_least_bytes: int
+    at_most_bytes: int
+    def __init__(self, at_least_bytes: _Optional[int] = ..., at_most_bytes: _Optional[int] = ...) -> None: ...
+
 class ModelWish(_message.Message):
-    __slots__ = ("name", "uid", "weights_digest", "spec", "priority", "floor_bytes", "pinned", "state", "placement")
+    __slots__ = ("name", "uid", "weights_digest", "spec", "priority", "floor_bytes", "pinned", "state", "placement", "lending")
     NAME_FIELD_NUMBER: _ClassVar[int]
     UID_FIELD_NUMBER: _ClassVar[int]
     WEIGHTS_DIGEST_FIELD_NUMBER: _ClassVar[int]
@@ -175,6 +183,7 @@ class ModelWish(_message.Message):
     PINNED_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     PLACEMENT_FIELD_NUMBER: _ClassVar[int]
+    LENDING_FIELD_NUMBER: _ClassVar[int]
     name: str
     uid: str
     weights_digest: str
@@ -184,7 +193,8 @@ class ModelWish(_message.Message):
     pinned: bool
     state: ModelState
     placement: Placement
-    def __init__(self, name: _Optional[str] = ..., uid: _Optional[str] = ..., weights_digest: _Optional[str] = ..., spec: _Optional[_Union[ModelSpec, _Mapping]] = ..., priority: _Optional[int] = ..., floor_bytes: _Optional[int] = ..., pinned: bool = ..., state: _Optional[_Union[ModelState, str]] = ..., placement: _Optional[_Union[Placement, _Mapping]] = ...) -> None: ...
+    lending: LendingBounds
+    def __init__(self, name: _Optional[str] = ..., uid: _Optional[str] = ..., weights_digest: _Optional[str] = ..., spec: _Optional[_Union[ModelSpec, _Mapping]] = ..., priority: _Optional[int] = ..., floor_bytes: _Optional[int] = ..., pinned: bool = ..., state: _Optional[_Union[ModelState, str]] = ..., placement: _Optional[_Union[Placement, _Mapping]] = ..., lending: _Optional[_Union[LendingBounds, _Mapping]] = ...) -> None: ...
 
 class DeviceWish(_message.Message):
     __slots__ = ("device", "drain", "sharing")

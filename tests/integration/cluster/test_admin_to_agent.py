@@ -14,6 +14,7 @@ from tiny_agent import engine
 from mirage_core.cluster_model import (
     DecisionInput,
     DirectDevice,
+    DirectLending,
     DirectModel,
     Effect,
     Explanation,
@@ -96,6 +97,51 @@ def test_life_of_a_model(tmp_path: Path) -> None:
             await until_async(gone)
             again = await plane.register()
             assert again.wish.uid != registered.wish.uid
+
+    asyncio.run(run())
+
+
+def test_bounds_of_lending_reach_the_agent_and_go_again(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with ControlPlane(tmp_path) as plane:
+            agent = await plane.agent()
+            await plane.register()
+            bounds = common.LendingBounds(at_least_bytes=5, at_most_bytes=9)
+            request = pb.SetModelLendingRequest(name="chat", lending=bounds)
+            shown = (await plane.admin.SetModelLending(request)).model
+            assert shown.wish.lending == bounds
+            await until(lambda: body(agent, "lend/chat") == DirectLending(ModelName("chat"), 5, 9))
+            await until_async(plane.applied)
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                await plane.admin.SetModelPinned(pb.SetModelPinnedRequest(name="chat", pinned=True))
+            assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+            assert "wish.lending.at_least_bytes" in str(refused.value.details())
+            free = pb.SetModelLendingRequest(name="chat")
+            shown = (await plane.admin.SetModelLending(free)).model
+            assert not shown.wish.HasField("lending")
+            await until(lambda: body(agent, "lend/chat") is None)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("bounds", "field"),
+    [
+        (common.LendingBounds(at_least_bytes=1 << 49), "wish.lending.at_least_bytes"),
+        (common.LendingBounds(at_least_bytes=9, at_most_bytes=5), "lending.at_most_bytes"),
+    ],
+)
+def test_bounds_of_lending_that_cannot_be_are_refused(
+    tmp_path: Path, bounds: common.LendingBounds, field: str
+) -> None:
+    async def run() -> None:
+        async with ControlPlane(tmp_path) as plane:
+            await plane.register()
+            request = pb.SetModelLendingRequest(name="chat", lending=bounds)
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                await plane.admin.SetModelLending(request)
+            assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+            assert field in str(refused.value.details())
 
     asyncio.run(run())
 

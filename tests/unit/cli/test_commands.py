@@ -46,6 +46,12 @@ def test_life_of_a_model_from_registration_to_deletion(mirage: Mirage, model: st
     assert mirage("model", "floor", model, "none").code == 0
     assert "floor_bytes" not in mirage("model", "get", model, "-o", "json").document["wish"]
     assert model in mirage("model", "list").out
+    assert mirage("model", "unpin", model).code == 0
+    assert mirage("model", "lend", model, "--at-least", "1KiB", "--at-most", "4KiB").code == 0
+    assert "1.0 KiB to 4.0 KiB" in mirage("model", "get", model).out
+    assert mirage("model", "lend", model).code == 2, "says what to give"
+    assert mirage("model", "lend", model, "--auto").code == 0
+    assert "lending" not in mirage("model", "get", model, "-o", "json").document["wish"]
     assert mirage("model", "delete", model).code == 0
 
 

@@ -26,6 +26,7 @@ def wishes(draw: st.DrawFn) -> common.ModelWish:
         pinned=draw(st.booleans()),
         state=draw(st.sampled_from(common.ModelState.values())),
         placement=common.Placement(devices=draw(st.lists(_names, max_size=3)), replicas=2),
+        lending=common.LendingBounds(at_most_bytes=draw(st.none() | _sizes)),
     )
 
 

@@ -6,6 +6,7 @@ from collections import deque
 from dataclasses import dataclass, field, replace
 
 from mirage_core.cluster_model import (
+    FREE_LENDING,
     Acknowledgement,
     AgentHello,
     AgentIncarnation,
@@ -17,6 +18,7 @@ from mirage_core.cluster_model import (
     DirectiveKey,
     EngineObservation,
     ModelSpec,
+    Lending,
     ModelState,
     ModelUid,
     ModelWish,
@@ -47,6 +49,7 @@ def model_wish(
     state: ModelState = ModelState.ACTIVE,
     weights: int = 10,
     pinned: bool = False,
+    lending: Lending = FREE_LENDING,
 ) -> ModelWish:
     return ModelWish(
         ModelName(name),
@@ -57,6 +60,7 @@ def model_wish(
         pinned=pinned,
         state=state,
         placement=Placement(tuple(map(DeviceId, devices)), replicas),
+        lending=lending,
     )
 
 

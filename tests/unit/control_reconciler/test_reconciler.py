@@ -14,8 +14,10 @@ from mirage_core.cluster_model import (
     DeviceWish,
     DirectDevice,
     DirectiveKey,
+    DirectLending,
     DirectModel,
     DirectPlacement,
+    Lending,
     ModelState,
     NodeName,
     NodeWish,
@@ -403,6 +405,44 @@ def test_agent_is_directed_nothing_that_it_does_not_know() -> None:
     cluster.settle()
     assert set(agent.holds) == {"device", "placement"}
     assert condition(cluster, "Applied") == (Truth.FALSE, "Withheld")
+
+
+def test_bounds_of_lending_are_a_directive_of_their_own_until_they_are_free_again() -> None:
+    cluster = one_device()
+    cluster.wish(model_wish("a", lending=Lending(3, 7)))
+    assert condition(cluster, "Applied") == (Truth.FALSE, "Pending")
+    cluster.settle()
+    assert cluster.body("d1", "lend/a") == DirectLending(A, 3, 7)
+    assert condition(cluster, "Applied") == (Truth.TRUE, "Applied")
+    cluster.fail_over()
+    agent = cluster.join("d1")
+    cluster.settle()
+    assert agent.holds[DirectiveKey("lend/a")].body == DirectLending(A, 3, 7)
+    revision = cluster.wish(model_wish("a"))
+    cluster.settle()
+    assert set(agent.holds) == {"device", "placement", "model/a"}
+    assert status.model_status(cluster.reconciler.state, A).observed_revision == revision
+
+
+def test_bounds_of_lending_are_withheld_from_an_agent_that_does_not_know_them() -> None:
+    cluster = SimulatedCluster()
+    agent = cluster.join("d1", capabilities=("device", "placement", "model"))
+    cluster.wish(model_wish("a", lending=Lending(3)))
+    cluster.settle()
+    assert set(agent.holds) == {"device", "placement", "model/a"}
+    assert condition(cluster, "Applied") == (Truth.FALSE, "Withheld")
+    cluster.wish(model_wish("a"))
+    cluster.settle()
+    assert condition(cluster, "Applied") == (Truth.TRUE, "Applied")
+
+
+def test_refused_bounds_of_lending_are_told_of_their_model() -> None:
+    cluster = one_device()
+    cluster.agents[DeviceId("d1")].refuses.add(DirectiveKey("lend/a"))
+    cluster.wish(model_wish("a", lending=Lending(3)))
+    cluster.settle()
+    assert cluster.told("DirectiveRefused") == ["model/a"]
+    assert condition(cluster, "Applied") == (Truth.FALSE, "Refused")
 
 
 def test_weak_store_is_a_condition_of_the_cluster() -> None:

@@ -8,14 +8,17 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from simulated_cluster import SimulatedCluster, engine, model_wish
 
 from mirage_core.cluster_model import (
+    FREE_LENDING,
     ClusterWish,
     DeviceWish,
+    Lending,
     ModelState,
     NodeName,
     NodeWish,
     Truth,
 )
 from mirage_core.control import reconciler_status as status
+from mirage_core.control.reconciler_state import lend_key
 from mirage_core.model import DeviceId
 
 DEVICES = ("d1", "d2", "d3", "d4")
@@ -23,6 +26,7 @@ MODELS = ("a", "b", "c")
 
 devices = st.sampled_from(DEVICES)
 models = st.sampled_from(MODELS)
+lendings = st.sampled_from([FREE_LENDING, Lending(3), Lending(2, 5), Lending(0, 0)])
 
 
 class ClusterMachine(RuleBasedStateMachine):
@@ -40,18 +44,31 @@ class ClusterMachine(RuleBasedStateMachine):
         named=st.lists(devices, max_size=2, unique=True),
         replicas=st.integers(1, 3),
         state=st.sampled_from(ModelState),
+        lending=lendings,
     )
     def wish_model(
-        self, name: str, priority: int, named: list[str], replicas: int, state: ModelState
+        self,
+        name: str,
+        priority: int,
+        named: list[str],
+        replicas: int,
+        state: ModelState,
+        lending: Lending,
     ) -> None:
         wish = model_wish(
-            name, priority=priority, devices=tuple(named), replicas=replicas, state=state
+            name,
+            priority=priority,
+            devices=tuple(named),
+            replicas=replicas,
+            state=state,
+            lending=lending,
         )
         self.cluster.wish(wish)
 
-    @rule(priority=st.integers(-3, 3))
-    def wish_model_of_two_devices(self, priority: int) -> None:
-        self.cluster.wish(model_wish("pair", priority=priority, per_replica=2))
+    @rule(priority=st.integers(-3, 3), lending=lendings)
+    def wish_model_of_two_devices(self, priority: int, lending: Lending) -> None:
+        wish = model_wish("pair", priority=priority, per_replica=2, lending=lending)
+        self.cluster.wish(wish)
 
     @rule(freeze=st.booleans(), shadow=st.booleans())
     def wish_cluster(self, freeze: bool, shadow: bool) -> None:
@@ -129,6 +146,9 @@ class ClusterMachine(RuleBasedStateMachine):
                 assert agent is not None
                 assert stored is not None
                 assert agent.holds[stored.key].body == stored.body
+                lend = lend_key(name)
+                bounded = model.wish.lending != FREE_LENDING
+                assert (lend in agent.holds) == ((device, lend) in self.cluster.records) == bounded
 
     def teardown(self) -> None:
         """With every agent connected and nothing on its way, all that is wished is applied."""

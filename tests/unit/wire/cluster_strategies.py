@@ -32,6 +32,9 @@ placements = st.builds(
     devices=st.lists(names, unique=True, max_size=4).map(tuple),
     replicas=st.integers(1, 1 << 16),
 )
+lendings = st.builds(c.Lending, at_most_bytes=st.none() | sizes) | st.builds(
+    lambda least, more: c.Lending(least, least + more), st.integers(0, 1 << 40), sizes
+)
 model_wishes = st.builds(
     c.ModelWish,
     name=names,
@@ -41,6 +44,7 @@ model_wishes = st.builds(
     priority=priorities,
     floor_bytes=maybe(sizes),
     placement=placements,
+    lending=lendings,
 )
 device_wishes = st.builds(c.DeviceWish, device=names)
 conditions = st.builds(
