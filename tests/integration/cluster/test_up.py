@@ -17,6 +17,7 @@ import psutil
 import pytest
 import requests
 import yaml
+from otlp_collector import Collector
 
 pytest.importorskip("vllm")
 
@@ -38,6 +39,7 @@ class Up:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.collector = Collector()
         self.config = folder / "client.yaml"
         self.ports = dict(zip(MODELS, _free_ports(len(MODELS)), strict=True))
         self.log = folder / "up.log"
@@ -46,6 +48,7 @@ class Up:
             "page_bytes": PAGE_BYTES,
             "admin_port": 0,
             "agent_port": 0,
+            "otlp_endpoint": self.collector.address,
             "models": [self._model(number, name) for number, name in enumerate(MODELS)],
         }
         weights = sum(
@@ -189,6 +192,7 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
     finally:
         up.process.send_signal(signal.SIGINT)
         code = up.process.wait(timeout=60)
+        up.collector.close()
     assert code == 0, up.log.read_text()
     _, alive = psutil.wait_procs(started, timeout=10)
     assert not alive, "Ctrl-C ends all that it started"
@@ -217,6 +221,34 @@ def test_priority_decides_which_model_lends_in_the_next_burst_and_explain_says_s
     assert seen[lends] == -10
     assert seen[keeps] == 10
     assert any("priority -10" in rule["why"] for rule in explained["rules"])
+
+
+@pytest.mark.timeout(600)
+def test_model_lends_what_an_operator_wants_of_it_in_one_trace_from_call_to_engine(
+    up: Up, calm: list[list[int]]
+) -> None:
+    answers = up.burst("b")
+    up.let_pages_go_back()
+    least_bytes = 4 * PAGE_BYTES
+    up.mirage("model", "lend", "b", "--at-least", str(least_bytes), "--wait", "30")
+    up.until(lambda: up.lent()["b"] * PAGE_BYTES >= least_bytes, "b to lend unasked")
+    assert {name: pages for name, pages in up.lent().items() if pages} == {"b": up.lent()["b"]}
+    assert up.burst("b") == answers, "it streams what it lends"
+    assert up.burst("a") == calm
+    newest = up.mirage("explain", "b")["explanations"]
+    assert any(
+        move["model"] == "b" and move["action"] == "remap"
+        for each in newest
+        for move in each["moves"]
+    )
+    (call,) = [span for _, span in list(up.collector.spans) if span.name == "SetModelLending"]
+    trace = call.trace_id.hex()
+    steps = ("directive lend/b", "apply directive", "apply plan")
+    up.until(lambda: all(up.collector.of(trace, step) for step in steps), "the trace's spans")
+    services = [up.collector.of(trace, step)[0][0] for step in steps]
+    assert services == ["mirage-controller", "mirage-agent", "mirage-engine"]
+    up.mirage("model", "lend", "b", "--auto", "--wait", "30")
+    up.let_pages_go_back()
 
 
 @pytest.mark.timeout(600)
