@@ -8,7 +8,8 @@ and the result says so.  Rates are requests over CPU seconds of one core.
 
 The result also collects what other benchmarks found, if they ran before: sizes
 (``benchmarks.sizing``), claims (``benchmarks.figures``), validation (``benchmarks.validation``).
-Ten minutes of 10,000 GPUs under the cluster's controller are reckoned from two measured slices.
+Ten minutes of 10,000 GPUs under the cluster's controller are reckoned from two measured slices;
+``--whole-fleet`` simulates them instead, alone (half an hour), and writes ``fleet.json``.
 """
 
 from __future__ import annotations
@@ -270,12 +271,7 @@ def measure_fleet(fleet: Fleet) -> dict[str, Any]:
     rate_per_s = fleet.gpus * fleet.requests_per_s_a_gpu
     spent: list[tuple[int, float]] = []
     for traffic_s in fleet.traffic_s:
-        trace = generate(
-            AZURE_CONV, AZURE_CONV_LENGTHS, rate_per_s, traffic_s, LONGEST_TOKENS, SEED
-        )
-        requests = requests_from(
-            trace.arrivals_s + FLEET_START_S + 5.0, trace.prompt_tokens, trace.output_tokens
-        )
+        requests = fleet_requests(fleet, traffic_s)
         began_s = time.process_time()
         results = simulate(config, requests)
         spent.append((len(requests), time.process_time() - began_s))
@@ -292,6 +288,34 @@ def measure_fleet(fleet: Fleet) -> dict[str, Any]:
         "start_cpu_s": round(start_s, 1),
         "ten_minutes_requests": round(whole),
         "ten_minutes_cpu_minutes_reckoned": round((start_s + whole * each_s) / 60, 1),
+    }
+
+
+def fleet_requests(fleet: Fleet, traffic_s: float) -> Requests:
+    """From when the controller has placed and started all models."""
+    rate_per_s = fleet.gpus * fleet.requests_per_s_a_gpu
+    trace = generate(AZURE_CONV, AZURE_CONV_LENGTHS, rate_per_s, traffic_s, LONGEST_TOKENS, SEED)
+    arrivals_s = trace.arrivals_s + FLEET_START_S + 5.0
+    return requests_from(arrivals_s, trace.prompt_tokens, trace.output_tokens)
+
+
+def measure_whole_fleet(fleet: Fleet) -> dict[str, Any]:
+    """All ten minutes, on one core."""
+    began_s = time.process_time()
+    requests = fleet_requests(fleet, TEN_MINUTES_S)
+    results = simulate(fleet_of(fleet), requests)
+    spent_s = time.process_time() - began_s
+    ttft_s = results.ttft_s()
+    return {
+        "gpus": fleet.gpus,
+        "requests": len(requests),
+        "finished": int(results.finished.sum()),
+        "cpu_minutes": round(spent_s / 60, 1),
+        "requests_per_s": round(len(requests) / spent_s),
+        "ttft_p50_s": float(np.quantile(ttft_s, 0.5)),
+        "ttft_p99_s": float(np.quantile(ttft_s, 0.99)),
+        "rss_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024),
+        "counters": dict(results.counters),
     }
 
 
@@ -315,12 +339,24 @@ def measure(traces: dict[str, Trace], fleet: Fleet) -> dict[str, Any]:
     }
 
 
+def write(path: Path, result: dict[str, Any]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(result, indent=2) + "\n")
+
+
 def main(
     code: Annotated[Path | None, typer.Option(envvar="MIRAGE_AZURE_CODE")] = None,
     conv: Annotated[Path | None, typer.Option(envvar="MIRAGE_AZURE_CONV")] = None,
     output: Path = OUTPUT,
+    whole_fleet: Annotated[
+        bool, typer.Option("--whole-fleet", help="Only ten minutes of 10,000 GPUs (half an hour).")
+    ] = False,
 ) -> None:
     """Measure and write the result."""
+    if whole_fleet:
+        write(output.with_name("fleet.json"), found := measure_whole_fleet(Fleet()))
+        print(json.dumps(found, indent=2))
+        return
     paths = {CODE: code, CONV: conv}
     try:
         traces = {workload.name: trace_of(workload, path) for workload, path in paths.items()}
@@ -338,8 +374,7 @@ def main(
         },
         "machine": {"cpu": platform.processor() or platform.machine(), "cores": os.cpu_count()},
     }
-    output.parent.mkdir(parents=True, exist_ok=True)
-    output.write_text(json.dumps(result, indent=2) + "\n")
+    write(output, result)
     shown = {name: value for name, value in result.items() if name not in ("static", "c1")}
     print(json.dumps(shown, indent=2))
 
