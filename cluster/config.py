@@ -80,7 +80,7 @@ class ControllerConfig(BaseModel):
     heartbeat_s: float = Field(default=1.0, ge=0.05, le=60)
     report_interval_s: float = Field(default=1.0, ge=0.05, le=60)
     flush_s: float = Field(default=5.0, gt=0)
-    lease_s: float = Field(default=2.5, gt=0.5, le=60)
+    lease_s: float = Field(default=2.0, gt=0.5, le=60)
     lost_after_s: float = Field(default=60.0, gt=0)
     short_after_s: float = Field(default=5.0, gt=0)
     relief_pause_s: float = Field(default=60.0, gt=0)

@@ -31,9 +31,9 @@ class Timing:
     margin_s  the leader stops this long before its lease ends
     """
 
-    lease_s: float = 2.5
-    renew_s: float = 0.5
-    margin_s: float = 0.5
+    lease_s: float = 2.0
+    renew_s: float = 0.4
+    margin_s: float = 0.4
 
     def __post_init__(self) -> None:
         if not 0 < self.margin_s < self.lease_s or 2 * self.renew_s > self.lease_s - self.margin_s:

@@ -17,7 +17,7 @@ FOLLOWING_SHARE = 0.99
 _PATIENCE_S = 60.0
 _TEMPTING = 50
 _STOPS_S = (3.2, 8.0)
-"""Past the lease of 2.5 s: while agents still count the missed heartbeats, and after they left."""
+"""Past the lease of 2 s: while agents still count the missed heartbeats, and after they left."""
 _AFTER_S = 5.0
 _SOAK_ONE_PER_S = 5.0
 _SOAK_ROUND_S = 10.0
