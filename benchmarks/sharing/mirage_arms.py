@@ -18,14 +18,16 @@ import aiohttp
 from benchmarks.models import ModelSpec
 from benchmarks.sharing.arms import Setup, preemptions, static_engines
 from benchmarks.sharing.conditions import Conditions, HostedModel
-from benchmarks.sharing.servers import Engine, EngineSpec, ServerError, ServerSpec, free_ports
+from benchmarks.sharing.servers import Engine, ServerError, ServerSpec, free_ports
 from mirage_core.kv.geometry import PoolGeometry
 
 _WORKER = "mirage_core.engines.vllm.worker.MirageWorker"
 _SCHEDULER = "mirage_core.engines.vllm.scheduler.MirageScheduler"
 LEAST_POOL_SHARE = 0.5
 """Of a pool that shares: part of its static size that it keeps whatever happens, so that a model
-that wakes can begin at once; the rest is for whoever needs it."""
+that wakes can begin at once; the rest is for whoever needs it.  But always enough for the longest
+request: where nothing is taken from busy models (elastic), one that outgrew its own pool would stop
+all behind it until the other model is idle."""
 _COUNTERS = {
     "remaps": "mirage_remaps_total",
     "reversions": "mirage_reversions_total",
@@ -55,13 +57,17 @@ class PlugInArm:
 
     def setup(self, conditions: Conditions) -> Setup:
         pools = _static_pool_tokens(conditions, self.split)
+        longest = conditions.max_model_len
         engines = tuple(
             replace(
                 spec,
                 extra_arguments=(
                     *("--worker-cls", _WORKER),
                     *("--scheduler-cls", _SCHEDULER),
-                    *("--additional-config", json.dumps({"mirage": self._settings(spec, pools)})),
+                    *(
+                        "--additional-config",
+                        json.dumps({"mirage": self._settings(pools[spec.name], longest)}),
+                    ),
                 ),
             )
             for spec in static_engines(conditions, self.split)
@@ -75,11 +81,13 @@ class PlugInArm:
         counted = await _read_counters(f"http://127.0.0.1:{self.metrics_port}/metrics")
         return {"preemptions": await preemptions(engines), **counted}
 
-    def _settings(self, spec: EngineSpec, pools: Mapping[str, int]) -> dict[str, object]:
+    def _settings(self, static_tokens: int, longest_tokens: int) -> dict[str, object]:
+        """Of the engine whose static pool holds ``static_tokens``."""
+        least_tokens = max(round(LEAST_POOL_SHARE * static_tokens), longest_tokens)
         settings: dict[str, object] = {
             "agent": str(self._socket),
             "passive": self.passive,
-            "pool_tokens": round(pools[spec.name] * (1.0 if self.passive else LEAST_POOL_SHARE)),
+            "pool_tokens": static_tokens if self.passive else min(least_tokens, static_tokens),
         }
         if self.link_bytes_per_s is not None:
             settings["link_bytes_per_s"] = self.link_bytes_per_s

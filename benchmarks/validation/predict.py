@@ -114,9 +114,7 @@ def _engine(head: Head, name: str, calibration: Calibration) -> EngineSpec:
     return EngineSpec(
         model=name,
         step_time=calibration.step_time,
-        # What is left beside weights is pool; arms that share keep half of a static pool, as the
-        # real ones do, and the record says how many tokens that is.
-        pool_blocks=blocks if _static(head) else 2 * blocks,
+        pool_blocks=blocks,
         limits=SchedulerLimits(
             block_tokens=head.block_size,
             max_num_seqs=head.max_num_seqs,
@@ -140,7 +138,12 @@ def _arm(head: Head) -> Arm:
         raise ConfigError(f"{head.name}: no such arm is simulated")
     share = head.page_bytes / _COSTS_PAGE_BYTES
     costs = HOST_COSTS.of_pages(share)
-    return MirageArm(name=head.arm, policy=Policy(weights_move=head.arm == "mirage"), costs=costs)
+    return MirageArm(
+        name=head.arm,
+        policy=Policy(weights_move=head.arm == "mirage"),
+        costs=costs,
+        least_pool_share=1.0,  # a record's pool of an arm that shares is its least
+    )
 
 
 def _link(head: Head) -> LinkSpec:
