@@ -52,6 +52,7 @@ class Leadership(Protocol):
 @dataclass(slots=True, eq=False)
 class AgentSession:
     """heard_s, sent_s  of the last message of either side
+    beat_after_s     silence of this side that ends in a heartbeat
     observation      the device as last reported; None: a snapshot is awaited
     messages         since rates were last looked at
     fault            why it was ended
@@ -63,6 +64,7 @@ class AgentSession:
     counters: SessionCounters
     heard_s: float
     sent_s: float
+    beat_after_s: float
     observation: DeviceObservation | None = None
     snapshot_wanted: bool = True
     messages: int = 0

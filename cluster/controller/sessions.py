@@ -32,7 +32,12 @@ _log = logging.getLogger("mirage.sessions")
 MISSED_HEARTBEATS = 3
 HELLO_PATIENCE_S = 10.0
 _OUTBOX_MESSAGES = 4096
-_TICKS_A_HEARTBEAT = 4
+_TICKS_A_HEARTBEAT = 20
+_SPREAD = 0.25
+"""Of a heartbeat: by so much sessions differ in how long they are silent before they beat.  Without
+it all that were told something at once beat at once ever after, and directives wait behind them."""
+_GOLDEN = 0.618034
+"""Multiples of it, less whole numbers, are spread evenly however many there are."""
 _RATE_WINDOW_S = 10.0
 
 
@@ -113,7 +118,7 @@ class AgentSessions(agent_pb2_grpc.AgentServiceServicer):
                 self._give_up(session, f"{session.messages} messages in {_RATE_WINDOW_S:g} s")
                 return
             session.messages = 0
-        if now_s - session.sent_s >= self._heartbeat_s * (1 - 0.5 / _TICKS_A_HEARTBEAT):
+        if now_s - session.sent_s >= session.beat_after_s:
             session.beat()
 
     def _give_up(self, session: AgentSession, why: str) -> None:
@@ -188,7 +193,9 @@ class AgentSessions(agent_pb2_grpc.AgentServiceServicer):
             raise not_leader(self._leader_address())
         now_s = self._clock.monotonic_s()
         outbox = Outbox(_OUTBOX_MESSAGES)
-        session = AgentSession(hello, term, outbox, self.counters, now_s, now_s)
+        spread = _SPREAD * (self.counters.opened * _GOLDEN % 1.0)
+        beat_after_s = self._heartbeat_s * (1 - 1 / _TICKS_A_HEARTBEAT - spread)
+        session = AgentSession(hello, term, outbox, self.counters, now_s, now_s, beat_after_s)
         message = pb.SessionResponse(welcome=agent_codec.encode_welcome(welcome))
         session.outbox.put(box.WELCOME, message)
         earlier = self._sessions.get(hello.device)
