@@ -27,6 +27,7 @@ from mirage_core.ports import Clock
 from mirage_core.wire import agent_codec
 from mirage_core.wire.v1 import agent_pb2, agent_pb2_grpc
 from node_agent.uplink_keeper import DirectivesStore, Keeper, UplinkDevice
+from node_agent.uplink_route import Route
 from node_agent.uplink_session import Session, SessionEnd, Telling, end_of
 from node_agent.uplink_settings import UplinkSettings, metadata, open_channel
 
@@ -41,7 +42,6 @@ MAX_BACKOFF_S = 1.0
 """Low, because all agents must have found a new leader in five seconds."""
 REJECTED_BACKOFF_S = 15.0
 """After a leader said that it will not have this agent as it is."""
-MAX_REDIRECTS = 4
 
 
 @dataclass(slots=True)
@@ -114,22 +114,18 @@ class Uplink:
 
     async def _serve_forever(self) -> None:
         controllers = self._settings.controllers
-        turn = self._rng.randrange(len(controllers))
-        redirect = ""
-        failures = redirects = in_vain = 0
+        first = self._rng.randrange(len(controllers))
+        route = Route(controllers, first, self._settings.may_dial)
+        failures = in_vain = 0
         while True:
-            address = redirect or controllers[turn % len(controllers)]
+            address = route.address
             sessions = self.counters.sessions
             end = await self._serve(address, patience_s(in_vain))
             _log.info("uplink to %s ended: %s", address, end.reason)
             failures = 0 if self.counters.sessions > sessions else failures + 1
             in_vain = in_vain + 1 if end.late else 0
-            if end.leader and self._may_follow(end.leader, redirects):
-                redirect, redirects = end.leader, redirects + 1
-                if redirects == 1:
-                    continue
-            else:
-                redirect, redirects, turn = "", 0, turn + 1
+            if route.take(end.leader):
+                continue
             wait_s = REJECTED_BACKOFF_S if end.rejected else backoff_s(failures, self._rng.random())
             await asyncio.sleep(wait_s)
 
@@ -142,9 +138,6 @@ class Uplink:
             self._telling.events.append(item)
         if self._session is not None:
             self._session.tell()
-
-    def _may_follow(self, leader: str, redirects: int) -> bool:
-        return redirects < MAX_REDIRECTS and self._settings.may_dial(leader)
 
     async def _serve(self, address: str, patience_s: float) -> SessionEnd:
         """One session, from dial to end; it never raises but when cancelled."""
