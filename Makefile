@@ -52,8 +52,10 @@ bench-sim: setup
 figures: setup
 	$(BIN)/python -m benchmarks.figures
 
+# Real runs, each repeated five times; then the simulator calibrated on one of them (a quarter hour).
 validation: setup
-	$(BIN)/python -m benchmarks.validation
+	$(BIN)/python -m benchmarks.sharing --demo --loads 1,2 --repeats 5 --out build/bench/repeats/sharing.json
+	$(BIN)/python -m benchmarks.validation --runs build/bench/repeats/runs
 
 bench-sizing: setup
 	$(BIN)/python -m benchmarks.sizing
