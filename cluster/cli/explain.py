@@ -60,7 +60,9 @@ def explain(
 
 def _shown(each: common.Explanation) -> RenderableType:
     at = datetime.fromtimestamp(each.at_unix_s, UTC).astimezone().strftime("%H:%M:%S")
-    for_whom = escape(each.borrower) if each.borrower else "all (lent pages go back)"
+    wished = any(rule.rule == "lending" for rule in each.rules)
+    nobody = "nobody (an operator's wish)" if wished else "all (lent pages go back)"
+    for_whom = escape(each.borrower) if each.borrower else nobody
     moves = [
         f"[bold]{escape(move.model)}[/bold]: {escape(move.action)},"
         f" {abs(move.pages)} pages {'come free' if move.pages >= 0 else 'are taken'}"

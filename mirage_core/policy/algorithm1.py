@@ -88,7 +88,8 @@ def plan_lending(view: DeviceView, policy: Policy, now_s: float) -> Decision:
         missing_pages = lender.lend_least_pages - lender.row.freed_pages
         if missing_pages > 0 and policy.weights_move:
             draft.short_pages = missing_pages
-            draft.remap(lender, most_lending_row(lender, lender.active, policy))
+            row = most_lending_row(lender, lender.active, policy)
+            draft.remap(lender, row, f"an operator wants {lender.lend_least_pages} pages lent")
     draft.short_pages = 0
     return draft.decision(now_s)
 
@@ -293,8 +294,9 @@ class _Draft:
                 self._reasons.append(reason)
                 wanted_pages -= pages
 
-    def remap(self, donor: EngineView, most: PlanRow) -> None:
-        """Units of a donor, as many as needed, no further than the plan ``most``."""
+    def remap(self, donor: EngineView, most: PlanRow, wish: str = "") -> None:
+        """Units of a donor, as many as needed, no further than the plan ``most``; ``wish`` says
+        whose wish it is if no engine's."""
         present = donor.row
         row = donor.plan_table.cheapest(present.freed_pages + self.short_pages)
         if row.freed_pages > most.freed_pages:
@@ -306,7 +308,8 @@ class _Draft:
         self._actions.append(ApplyPlan(donor.engine, row.plan, freed_pages))
         state = "active" if donor.active else "inactive"
         why = f"{state}, priority {donor.priority}, adds {row.added_s:.6f} s to a step"
-        self._found("units", donor.engine, freed_pages, why)
+        rule, why = ("lending", f"{wish}; {why}") if wish else ("units", why)
+        self._found(rule, donor.engine, freed_pages, why)
 
     def restore(self, lender: EngineView, row: PlanRow) -> None:
         """Free pages for a lender's units, or a better plan of as many pages."""
@@ -316,6 +319,9 @@ class _Draft:
         taken_pages = present.freed_pages - row.freed_pages
         self._actions.append(ApplyPlan(lender.engine, row.plan, -taken_pages))
         why = f"added {present.added_s:.6f} s to a step, now {row.added_s:.6f} s"
+        bound_pages = 0 if lender.pinned else lender.lend_most_pages
+        if bound_pages is not None and present.freed_pages > bound_pages:
+            why = f"an operator lets it lend {bound_pages} pages at most; {why}"
         reason = Reason("restore", lender.engine, present.freed_pages, taken_pages, why)
         self._reasons.append(reason)
 

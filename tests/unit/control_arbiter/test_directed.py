@@ -195,14 +195,17 @@ def test_bounds_on_lending_remap_and_restore_though_nobody_asks(device: Simulate
     device.settle()
     unit_pages = b.description.unit_pages
     assert b.plan.freed_pages(unit_pages) >= 9
-    assert explained[0].decision.reasons[0].rule == "units"
+    (reason,) = explained[0].decision.reasons
+    assert reason.rule == "lending"
+    assert "an operator wants 9 pages lent" in reason.why
     for _ in range(3):
         device.tick(10.0)
         device.settle()
     assert b.plan.freed_pages(unit_pages) >= 9, "it is not given back while it is to be lent"
-    direct(device, DirectLending(model(b), at_most_bytes=3 * PAGE_BYTES))
+    explained = direct(device, DirectLending(model(b), at_most_bytes=3 * PAGE_BYTES))
     device.settle()
     assert b.plan.freed_pages(unit_pages) <= 3
+    assert "an operator lets it lend 3 pages at most" in explained[0].decision.reasons[0].why
 
 
 def test_model_whose_turn_comes_gets_its_units_back_before_it_has_a_request(
