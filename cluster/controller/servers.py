@@ -7,6 +7,8 @@ leads or knows who does).  A standby is ready: it answers reads and names the le
 
 from __future__ import annotations
 
+import logging
+
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
@@ -27,6 +29,11 @@ _KEEPALIVE = (
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.so_reuseport", 0),
 )
+
+
+def _is_fault(record: logging.LogRecord) -> bool:
+    """gRPC's own log calls it an error if a caller leaves while a stream is written to."""
+    return not record.getMessage().startswith("ExecuteBatchError raised in core by servicer method")
 
 
 class Health:
@@ -64,6 +71,7 @@ def admin_server(
     health_of: Health,
     message_bytes: int,
 ) -> grpc.aio.Server:
+    logging.getLogger("grpc._cython.cygrpc").addFilter(_is_fault)
     server = grpc.aio.server(interceptors=(guard,), options=_options(message_bytes))
     admin_pb2_grpc.add_AdminServiceServicer_to_server(service, server)
     health_pb2_grpc.add_HealthServicer_to_server(health_of.servicer, server)
