@@ -136,6 +136,10 @@ def test_every_session_message_is_taken_or_ends_the_session_properly(
                 pass
             codes["OK"] += 1
         except grpc.aio.AioRpcError as error:
+            if error.details() == "Internal error from Core":
+                # This side's own word, for writing to a stream that has just ended: whatever the
+                # controller said is lost, so it is said nothing of.
+                return
             check_proper("Session", b"", error)
             codes[error.code().name] += 1
 
