@@ -233,10 +233,11 @@ def test_model_lends_what_an_operator_wants_of_it_in_one_trace_from_call_to_engi
     up.mirage("model", "lend", "b", "--at-least", str(least_bytes), "--wait", "30")
     up.until(lambda: up.lent()["b"] * PAGE_BYTES >= least_bytes, "b to lend unasked")
     assert {name: pages for name, pages in up.lent().items() if pages} == {"b": up.lent()["b"]}
+    newest = up.mirage("explain", "b", "--limit", "50")["explanations"]
+    why = [rule["why"] for each in newest for rule in each["rules"]]
+    assert any("an operator wants" in each for each in why), why
     assert up.burst("b") == answers, "it streams what it lends"
     assert up.burst("a") == calm
-    newest = up.mirage("explain", "b")["explanations"]
-    assert any("an operator wants" in rule["why"] for each in newest for rule in each["rules"])
     (call,) = [span for _, span in list(up.collector.spans) if span.name == "SetModelLending"]
     trace = call.trace_id.hex()
     steps = ("directive lend/b", "apply directive", "apply plan")
