@@ -8,8 +8,9 @@ export HF_HUB_OFFLINE := 1
 
 setup: $(VENV)/.ready
 
-# --no-deps: see requirements/cpu.txt.  Bytecode is compiled on all cores, which pip does on one; where
-# nobody may write it later, engines would start without it.  The native library is built once, for this machine.
+# --no-deps: see requirements/cpu.txt.  Bytecode is compiled on all cores, which pip does on one;
+# where nobody may write it later, engines would start without it.  The native library is built
+# once, for this machine.
 $(VENV)/.ready: requirements/cpu.txt requirements/dev.txt pyproject.toml
 	@command -v $(PYTHON) >/dev/null || { echo "Python 3.11 is needed: set PYTHON=/path/to/python3.11"; exit 1; }
 	$(PYTHON) -m venv $(VENV)

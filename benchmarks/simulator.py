@@ -240,6 +240,10 @@ class Fleet:
     requests_per_s_a_gpu: float = 2.0
     traffic_s: tuple[float, float] = (5.0, 10.0)
 
+    @property
+    def requests_per_s(self) -> float:
+        return self.gpus * self.requests_per_s_a_gpu
+
 
 TEN_MINUTES_S = 600.0
 
@@ -268,7 +272,6 @@ def fleet_of(fleet: Fleet) -> RunConfig:
 def measure_fleet(fleet: Fleet) -> dict[str, Any]:
     """CPU seconds grow with requests from a start's: two slices give both."""
     config = fleet_of(fleet)
-    rate_per_s = fleet.gpus * fleet.requests_per_s_a_gpu
     spent: list[tuple[int, float]] = []
     for traffic_s in fleet.traffic_s:
         requests = fleet_requests(fleet, traffic_s)
@@ -279,7 +282,7 @@ def measure_fleet(fleet: Fleet) -> dict[str, Any]:
     (few, few_s), (many, many_s) = spent
     each_s = max(1e-9, (many_s - few_s) / (many - few))
     start_s = max(0.0, few_s - few * each_s)
-    whole = rate_per_s * TEN_MINUTES_S
+    whole = fleet.requests_per_s * TEN_MINUTES_S
     return {
         "gpus": fleet.gpus,
         "requests_measured": many,
@@ -293,7 +296,7 @@ def measure_fleet(fleet: Fleet) -> dict[str, Any]:
 
 def fleet_requests(fleet: Fleet, traffic_s: float) -> Requests:
     """From when the controller has placed and started all models."""
-    rate_per_s = fleet.gpus * fleet.requests_per_s_a_gpu
+    rate_per_s = fleet.requests_per_s
     trace = generate(AZURE_CONV, AZURE_CONV_LENGTHS, rate_per_s, traffic_s, LONGEST_TOKENS, SEED)
     arrivals_s = trace.arrivals_s + FLEET_START_S + 5.0
     return requests_from(arrivals_s, trace.prompt_tokens, trace.output_tokens)

@@ -20,7 +20,7 @@ from mirage_core.cluster_model import (
 from mirage_core.control.reconciler_desired import Desired
 from mirage_core.control.reconciler_events import Commit, Deposed, Send, SendAll, Write
 from mirage_core.control.reconciler_records import DeviceRecord, Issued
-from mirage_core.control.reconciler_state import ClusterState
+from mirage_core.control.reconciler_state import ClusterState, model_named
 from mirage_core.errors import MisuseError
 from mirage_core.model import DeviceId, ModelName
 
@@ -224,5 +224,5 @@ class Directives:
 
 
 def _subject_of(key: DirectiveKey, device: DeviceId) -> str:
-    kind, _, name = key.partition("/")
-    return f"model/{name}" if kind in ("model", "lend") else f"device/{device}"
+    model = model_named(key)
+    return f"model/{model}" if model is not None else f"device/{device}"

@@ -33,6 +33,12 @@ def lend_key(model: ModelName) -> DirectiveKey:
     return DirectiveKey(f"lend/{model}")
 
 
+def model_named(key: DirectiveKey) -> ModelName | None:
+    """The model that a key is about; None: it is about its device."""
+    kind, _, name = key.partition("/")
+    return ModelName(name) if kind in ("model", "lend") else None
+
+
 @dataclass(frozen=True, slots=True)
 class ReconcilerSettings:
     """max_writes      directives of one commit
@@ -99,8 +105,8 @@ class ClusterState:
 
     def model_of(self, key: DirectiveKey) -> ModelRecord | None:
         """The registered model that a key is about."""
-        kind, _, name = key.partition("/")
-        return self.models.get(ModelName(name)) if kind in ("model", "lend") else None
+        name = model_named(key)
+        return self.models.get(name) if name is not None else None
 
     # ---- devices and agents
 

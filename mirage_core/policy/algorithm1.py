@@ -173,7 +173,7 @@ def overlent_row(view: EngineView, policy: Policy) -> PlanRow | None:
     """
     present, most = view.row, most_lending_row(view, view.active, policy)
     if not view.active:
-        bound_pages = 0 if view.pinned else view.lend_most_pages
+        bound_pages = view.lend_bound_pages
         if bound_pages is None or present.freed_pages <= bound_pages:
             return None
         return view.plan_table.largest(most.freed_pages, math.inf)
@@ -319,7 +319,7 @@ class _Draft:
         taken_pages = present.freed_pages - row.freed_pages
         self._actions.append(ApplyPlan(lender.engine, row.plan, -taken_pages))
         why = f"added {present.added_s:.6f} s to a step, now {row.added_s:.6f} s"
-        bound_pages = 0 if lender.pinned else lender.lend_most_pages
+        bound_pages = lender.lend_bound_pages
         if bound_pages is not None and present.freed_pages > bound_pages:
             why = f"an operator lets it lend {bound_pages} pages at most; {why}"
         reason = Reason("restore", lender.engine, present.freed_pages, taken_pages, why)

@@ -78,6 +78,11 @@ class EngineView:
         return self.plan_table.row_of(self.plan)
 
     @property
+    def lend_bound_pages(self) -> int | None:
+        """Unit pages that an operator lets it lend; None: no bound."""
+        return 0 if self.pinned else self.lend_most_pages
+
+    @property
     def pool_used_pages(self) -> int:
         """Pool pages that are in use, soon will be, or lie in a granule with such pages."""
         return self.pool_pages - self.pool_spare_pages

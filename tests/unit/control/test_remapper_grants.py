@@ -7,10 +7,12 @@ from mirage_core.control.remapper import Order, PoolView, Remapper, SendAsk, Sen
 from mirage_core.model import PageId
 
 SHORT = PoolView(True, False, needed_granules=3, spare=(), emptiest=(), drained=())
+IDLE = PoolView(False, False, needed_granules=1, spare=(), emptiest=(), drained=())
 
 
-def test_pages_that_were_granted_are_not_asked_for_again_before_they_are_accepted() -> None:
-    remapper = Remapper(
+def one_granule() -> Remapper:
+    """Of a linked engine that has one granule of two pages, and no units."""
+    return Remapper(
         granule_pages=2,
         first_granules=1,
         max_granules=10,
@@ -18,6 +20,10 @@ def test_pages_that_were_granted_are_not_asked_for_again_before_they_are_accepte
         own_plans=(),
         linked=True,
     )
+
+
+def test_pages_that_were_granted_are_not_asked_for_again_before_they_are_accepted() -> None:
+    remapper = one_granule()
     assert remapper.on_step(SHORT, 0.0) == [SendAsk(1, 4)]
     pages = tuple(PageId(page) for page in range(4))
     accept = Accept(pages)
@@ -30,18 +36,8 @@ def test_pages_that_were_granted_are_not_asked_for_again_before_they_are_accepte
     assert remapper.on_step(SHORT, 0.3) == []
 
 
-IDLE = PoolView(False, False, needed_granules=1, spare=(), emptiest=(), drained=())
-
-
 def test_pages_that_come_when_the_engine_sleeps_are_given_back_in_one_more_step() -> None:
-    remapper = Remapper(
-        granule_pages=2,
-        first_granules=1,
-        max_granules=10,
-        unit_pages=(),
-        own_plans=(),
-        linked=True,
-    )
+    remapper = one_granule()
     remapper.on_step(SHORT, 0.0)
     pages = tuple(PageId(page) for page in range(4))
     (accept,) = remapper.on_granted(1, pages)
