@@ -34,5 +34,9 @@ class Collector(otlp_grpc.TraceServiceServicer):
         mine = [each for each in list(self.spans) if each[1].trace_id.hex() == trace_id]
         return [(service, span) for service, span in mine if span.name in names]
 
+    def named(self, name: str) -> list[Any]:
+        """Spans of this name, of any trace."""
+        return [span for _, span in list(self.spans) if span.name == name]
+
     def close(self) -> None:
         self._server.stop(None).wait()

@@ -127,7 +127,7 @@ def test_spans_of_all_that_mirage_up_starts_meet_in_one_collector(
         up.send_signal(signal.SIGINT)
         code = up.wait(60)
     assert code == 0, (tmp_path / "log").read_text()
-    ((_, call),) = [each for each in collector.spans if each[1].name == "Freeze"]
+    (call,) = collector.named("Freeze")
     trace = call.trace_id.hex()
     ((sender, directive),) = collector.of(trace, "directive device")
     ((obeyer, applied),) = collector.of(trace, "apply directive")

@@ -238,7 +238,8 @@ def test_model_lends_what_an_operator_wants_of_it_in_one_trace_from_call_to_engi
     assert any("an operator wants" in each for each in why), why
     assert up.burst("b") == answers, "it streams what it lends"
     assert up.burst("a") == calm
-    (call,) = [span for _, span in list(up.collector.spans) if span.name == "SetModelLending"]
+    up.until(lambda: up.collector.named("SetModelLending"), "the call's span, sent in batches")
+    (call,) = up.collector.named("SetModelLending")
     trace = call.trace_id.hex()
     steps = ("directive lend/b", "apply directive", "apply plan")
     up.until(lambda: all(up.collector.of(trace, step) for step in steps), "the trace's spans")
