@@ -421,7 +421,9 @@ class Arbiter:
         """``view`` is of the settling's start, and serves if nothing was done since."""
         if self._orders.actions:
             view = self._books.device_view(now_s, owed_pages=0)
-        view = replace(view, owed_pages=self._owed_pages())
+        owed_pages = self._owed_pages()
+        if owed_pages:
+            view = replace(view, owed_pages=owed_pages)
         self._orders.perform(None, plan_reversion(view, self._policy, now_s), view, now_s)
 
     def _lend_directed(self, now_s: float) -> None:
@@ -434,9 +436,13 @@ class Arbiter:
         """Tell each engine its bounds where they have changed."""
         # Who has not described itself yet may turn out to need little.
         described = [r for r in self._books.records.values() if r.description is not None]
-        least_pages = {record.engine: self._books.least_pages(record) for record in described}
+        views = {record.engine: self._books.view_of(record) for record in described}
+        least_pages = {
+            record.engine: self._books.least_pages_of(record, views[record.engine])
+            for record in described
+        }
         for record in [r for r in described if r.linked]:
-            view = self._books.view_of(record)
+            view = views[record.engine]
             lendable = self._books.lendable_pages(view, active=True)
             if record.measured:
                 record.most_lendable_pages = max(record.most_lendable_pages, lendable)

@@ -122,7 +122,10 @@ class DeviceBooks:
         """Pages that an engine cannot do without: while it starts, all that it has."""
         if record.description is None:
             return self.held_pages(record.engine)
-        view = self.view_of(record)
+        return self.least_pages_of(record, self.view_of(record))
+
+    def least_pages_of(self, record: EngineRecord, view: EngineView) -> int:
+        """``least_pages`` of one that has described itself, seen as ``view``."""
         return record.least_pages + sum(view.unit_pages) - self.lendable_pages(view, active=False)
 
     def lendable_pages(self, view: EngineView, *, active: bool) -> int:

@@ -39,22 +39,17 @@ class ModelDirection:
     lend_at_least_pages: int = 0
     lend_at_most_pages: int | None = None
 
-    def applied_to(self, view: EngineView) -> EngineView:
-        """``view`` as the controller wants it seen."""
-        total_pages = view.plan_table.total_pages
+    @property
+    def lends_all(self) -> bool:
+        """No unit is kept for a cold start."""
+        return self.turn in (Turn.INACTIVE, Turn.DRAINING)
+
+    def lending_bounds(self, total_pages: int) -> tuple[int, int]:
+        """Pages that a model of ``total_pages`` of units lends, at least and at most."""
         most_pages = max(0, total_pages - self.floor_pages)
         if self.lend_at_most_pages is not None:
             most_pages = min(most_pages, self.lend_at_most_pages)
-        lends_all = self.turn in (Turn.INACTIVE, Turn.DRAINING)
-        return replace(
-            view,
-            priority=view.priority if self.priority is None else self.priority,
-            pinned=view.pinned if self.pinned is None else self.pinned,
-            active=view.active or self.turn is Turn.ACTIVE,
-            floor_pages=0 if lends_all else view.floor_pages,
-            lend_least_pages=min(self.lend_at_least_pages, most_pages),
-            lend_most_pages=most_pages,
-        )
+        return min(self.lend_at_least_pages, most_pages), most_pages
 
 
 _FREE_DEVICE = DirectDevice()

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from mirage_core.cluster_model import Turn
 from mirage_core.control.directed import ModelDirection
 from mirage_core.errors import ProtocolError
 from mirage_core.model import RESIDENT, EngineId, ModelName, OperationId, RemapPlan
@@ -184,24 +185,30 @@ class EngineRecord:
         description = self._described()
         table = self._require_table()
         plan, pool_pages, spare_pages = self._pool(held_pages, pending)
-        view = EngineView(
+        active, keeps_floor, least_pages, most_pages = self.active, self.prefill_s > 0, 0, None
+        if (direction := self.direction) is not None:
+            active = active or direction.turn is Turn.ACTIVE
+            keeps_floor = keeps_floor and not direction.lends_all
+            least_pages, most_pages = direction.lending_bounds(table.total_pages)
+        return EngineView(
             engine=self.engine,
             model=self.model,
-            priority=description.priority,
-            active=self.active,
+            priority=self.priority,
+            active=active,
             last_active_s=self.last_active_s,
             plan=plan,
             plan_table=table,
             pool_pages=pool_pages,
             pool_spare_pages=spare_pages,
             pool_min_pages=description.pool_min_granules * description.granule_pages,
-            floor_pages=cold_start_floor_pages(table, self.prefill_s) if self.prefill_s else 0,
+            floor_pages=cold_start_floor_pages(table, self.prefill_s) if keeps_floor else 0,
             granule_pages=description.granule_pages,
             use_watch=self.use_watch,
             active_since_s=self.active_since_s,
-            pinned=description.pinned,
+            pinned=self.pinned,
+            lend_least_pages=least_pages,
+            lend_most_pages=most_pages,
         )
-        return view if self.direction is None else self.direction.applied_to(view)
 
     # ---- parts
 

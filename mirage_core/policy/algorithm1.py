@@ -103,6 +103,8 @@ def plan_reversion(view: DeviceView, policy: Policy, now_s: float) -> Decision:
     """
     if policy.reversion is None:
         return Decision(now_s)
+    if not any(engine.plan.slots for engine in view):
+        return Decision(now_s)  # nothing is lent
     ranked = rank_donors(view.engines, None, policy.order)
     lenders = [lender for lender in reversed(ranked) if lender.plan.slots]
     rows = {lender.engine: lender.row for lender in lenders}
@@ -171,6 +173,8 @@ def overlent_row(view: EngineView, policy: Policy) -> PlanRow | None:
     when it was inactive (§5.3: the share must follow the load).  Too much for any model: more than
     an operator lets it lend.
     """
+    if not view.plan.slots:
+        return None  # it lends nothing
     present, most = view.row, most_lending_row(view, view.active, policy)
     if not view.active:
         bound_pages = view.lend_bound_pages
