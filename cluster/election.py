@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
@@ -53,12 +54,22 @@ class Leading:
 
 @dataclass(frozen=True, slots=True)
 class Following:
-    """``leader``: its address, as long as its lease is not known to have ended; None: unknown."""
+    """leader   its address, as long as its lease is not known to have ended; None: unknown
+    epoch    of the last lease that was seen
+    until_s  end of that lease by the candidate's clock, unless it is renewed
+    """
 
     leader: str | None
+    epoch: int = 0
+    until_s: float = -math.inf
 
 
 Role = Leading | Following
+
+HESITATION_S = 0.5
+"""After a lease's end, of a candidate that no agent waits for.  Agents wait at one of the standbys,
+and if that one is elected they need not connect to another."""
+_LOOK_S = 0.02
 
 
 class Candidate:
@@ -73,12 +84,14 @@ class Candidate:
         holder: str,
         address: str,
         timing: Timing,
+        attended: Callable[[], bool] = lambda: True,
         on_change: Callable[[Role], None] = lambda _: None,
         on_history_lost: Callable[[HistoryLostError], Awaitable[None]] | None = None,
     ) -> None:
         """holder   one life of this process, never reused
         address  where callers find it when it leads
         clock    should count the time that the machine sleeps (CLOCK_BOOTTIME)
+        attended  whether agents wait for this candidate; asked by ``run``
         on_change  called by ``run`` when the role, the epoch or the known leader changed
         on_history_lost  declares what is lost, since nobody can be elected before; None: raise
         """
@@ -87,6 +100,7 @@ class Candidate:
         self._holder = holder
         self._address = address
         self._timing = timing
+        self._attended = attended
         self._on_change = on_change
         self._on_history_lost = on_history_lost
         self._held: tuple[Lease, float] | None = None
@@ -97,12 +111,14 @@ class Candidate:
     @property
     def role(self) -> Role:
         held = self._held
-        if held is None or self._clock.monotonic_s() >= held[1]:
+        if held is None:
             return Following(None)
         lease, until_s = held
+        if self._clock.monotonic_s() >= until_s:
+            return Following(None, lease.epoch, until_s)
         if lease.holder == self._holder:
             return Leading(Fence(lease.epoch), until_s)
-        return Following(lease.address)
+        return Following(lease.address, lease.epoch, until_s)
 
     @property
     def fence(self) -> Fence | None:
@@ -127,7 +143,7 @@ class Candidate:
         try:
             while True:
                 await self._step_in_time()
-                await asyncio.sleep(self._pause_s())
+                await self._pause()
         finally:
             await self._resign()
 
@@ -166,11 +182,18 @@ class Candidate:
             _log.warning("cannot campaign: %s", str(error) or "the store did not answer in time")
         self._failing = True
 
-    def _pause_s(self) -> float:
-        """Until the next step; sooner if this or the leader's lease ends before it."""
-        until_s = self._held[1] if self._held is not None else 0.0
-        left_s = until_s - self._clock.monotonic_s()
-        return min(self._timing.renew_s, left_s) if left_s > 0 else self._timing.renew_s
+    async def _pause(self) -> None:
+        """Until the next step; less if this or the leader's lease ends before it."""
+        held = self._held
+        left_s = held[1] - self._clock.monotonic_s() if held is not None else 0.0
+        if held is None or not 0 < left_s <= self._timing.renew_s:
+            await asyncio.sleep(self._timing.renew_s)
+            return
+        await asyncio.sleep(left_s)
+        if held[0].holder != self._holder:
+            until_s = self._clock.monotonic_s() + HESITATION_S
+            while not self._attended() and self._clock.monotonic_s() < until_s:
+                await asyncio.sleep(_LOOK_S)
 
     def _tell(self) -> None:
         role = self.role

@@ -1,9 +1,9 @@
 """Which controller to dial next.  Pure.
 
-Controllers are tried in turn until one answers.  A standby names the leader, and the agent goes
-there at once; but for as long as an election takes it names none, or the one that has just died.
-Then the agent waits at that standby: asked again it costs no handshake, while a thousand agents
-that went from one standby to the other would keep all of them busy with nothing else.
+Controllers are tried in turn until one answers; all agents go on from a leader that died to the
+same one, its successor in the list.  A standby holds an agent until it knows who leads, and names
+that one, to which the agent goes at once; if it has learnt of none in its patience, the agent asks
+it again, on the connection that it has, and only then goes on to the next.
 """
 
 from __future__ import annotations
@@ -12,9 +12,8 @@ from collections.abc import Callable, Sequence
 
 MAX_REDIRECTS = 4
 """In a row: controllers that name each other are left."""
-MAX_WAITS = 8
-"""In a row at one standby: then a leader that was lost is believed in again, and a standby that
-knows none is left."""
+MAX_WAITS = 2
+"""In a row at one standby that knows no leader."""
 
 
 class Route:
@@ -26,7 +25,6 @@ class Route:
         self._turn = turn
         self._may_dial = may_dial
         self._target = ""
-        self._lost = ""
         self._redirects = self._waits = 0
 
     @property
@@ -38,14 +36,12 @@ class Route:
 
         Returns whether to go on at once.
         """
-        if leader is None:
-            self._lost = self.address
-            self._go_on()
-        elif self._follows(leader):
+        if leader and self._redirects < MAX_REDIRECTS and self._may_dial(leader):
             self._target = leader
             self._redirects += 1
+            self._waits = 0
             return self._redirects == 1
-        elif self._waits < MAX_WAITS:
+        if leader is not None and self._waits < MAX_WAITS:
             self._target = self.address
             self._waits += 1
             self._redirects = 0
@@ -53,14 +49,11 @@ class Route:
             self._go_on()
         return False
 
-    def _follows(self, leader: str) -> bool:
-        if not leader or self._redirects >= MAX_REDIRECTS or not self._may_dial(leader):
-            return False
-        return leader != self._lost or self._waits >= MAX_WAITS
-
     def _go_on(self) -> None:
         left, self._target = self.address, ""
         self._redirects = self._waits = 0
+        if left in self._controllers:
+            self._turn = self._controllers.index(left)
         self._turn += 1
         if self.address == left:
             self._turn += 1

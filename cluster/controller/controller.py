@@ -23,7 +23,7 @@ from cluster.controller.mirror import Mirror, Seen
 from cluster.controller.servers import Health, admin_server, agent_server, listen
 from cluster.controller.sessions import AgentSessions
 from cluster.controller.term import Term, TermSettings, WallClock, history_lost_event
-from cluster.election import Leading, Role
+from cluster.election import Following, Leading, Role
 from cluster.metrics import ControllerMetrics
 from cluster.records import CLUSTER
 from cluster.rpc.guard import Guard
@@ -91,8 +91,10 @@ class Controller:
         self.sessions = AgentSessions(
             clock,
             heartbeat_s=config.heartbeat_s,
+            lease_s=config.timing().lease_s,
             agents=limits.agents,
             messages_per_s=limits.agent_messages_per_s,
+            role=self._role,
             leader_address=lambda: self.leader().agents,
             bind_certificates=config.agent_tls is not None
             and config.agent_tls.client_ca is not None,
@@ -139,6 +141,7 @@ class Controller:
             holder=self._holder,
             address=self.addresses.encode(),
             timing=config.timing(),
+            attended=lambda: self.sessions.waiting > 0,
             on_change=self._see_role,
             history_lost_event=self._history_lost_event,
             on_history_lost=self._adopt_history,
@@ -173,8 +176,6 @@ class Controller:
     def leader(self) -> Addresses:
         """Empty addresses if no leader is known."""
         role = self._role()
-        if role is None:
-            return Addresses("", "")
         if isinstance(role, Leading):
             return self.addresses
         return Addresses.parse(role.leader)
@@ -182,8 +183,8 @@ class Controller:
     def _admin_leader(self) -> str:
         return self.leader().admin
 
-    def _role(self) -> Role | None:
-        return self._election.role if self._election is not None else None
+    def _role(self) -> Role:
+        return self._election.role if self._election is not None else Following(None)
 
     def _leads(self, epoch: int) -> bool:
         role = self._role()
@@ -194,6 +195,7 @@ class Controller:
 
     def _see_role(self, role: Role) -> None:
         self._role_changed.set()
+        self.sessions.look_again()
         if self.term is not None and not self._leads(self.term.fence.epoch):
             self._end_term()
 
@@ -255,7 +257,8 @@ class Controller:
             metrics=self.metrics,
             tracing=self._tracing,
         )
-        self.term = self.sessions.term = term
+        self.term = term
+        self.sessions.begin(term)
         self.metrics.leading.set(1)
         self.metrics.epoch.set(fence.epoch)
         await term.run()

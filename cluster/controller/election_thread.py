@@ -28,11 +28,13 @@ class ElectionThread:
         holder: str,
         address: str,
         timing: Timing,
+        attended: Callable[[], bool],
         on_change: Callable[[Role], None],
         history_lost_event: Callable[[HistoryLostError], bytes],
         on_history_lost: Callable[[], Awaitable[None]],
     ) -> None:
         """store            used by this thread alone; closed at the end
+        attended            see ``Candidate``; called on this thread
         on_change           called on the controller's loop
         history_lost_event  for the event stream, when this candidate declares history lost
         on_history_lost     called then on the controller's loop, whose store has to adopt it
@@ -48,6 +50,7 @@ class ElectionThread:
             holder=holder,
             address=address,
             timing=timing,
+            attended=attended,
             on_change=self._tell,
             on_history_lost=self._declare_lost,
         )

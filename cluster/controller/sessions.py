@@ -8,6 +8,7 @@ intervals (plain gRPC writes into a silent partition for minutes without an erro
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import AsyncIterator, Callable
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 from cluster.controller import outbox as box
 from cluster.controller.outbox import Outbox
 from cluster.controller.session import AgentSession, Leadership, decode_hello, last_word
+from cluster.election import Following, Role
 from cluster.metrics import SessionCounters
 from cluster.rpc.errors import ApiError, Code, Violation, internal, invalid, not_leader
 from cluster.security import certificate_names
@@ -31,6 +33,8 @@ _log = logging.getLogger("mirage.sessions")
 
 MISSED_HEARTBEATS = 3
 HELLO_PATIENCE_S = 10.0
+ELECTION_PATIENCE_S = 2.5
+"""Shorter than agents wait for the first word."""
 _OUTBOX_MESSAGES = 4096
 _TICKS_A_HEARTBEAT = 20
 _SPREAD = 0.25
@@ -49,20 +53,28 @@ class AgentSessions(agent_pb2_grpc.AgentServiceServicer):
         clock: Clock,
         *,
         heartbeat_s: float,
+        lease_s: float,
         agents: int,
         messages_per_s: float,
+        role: Callable[[], Role],
         leader_address: Callable[[], str],
         bind_certificates: bool,
     ) -> None:
         """``bind_certificates``: an agent's node must be a name of its certificate."""
         self._clock = clock
         self._heartbeat_s = heartbeat_s
+        self._lease_s = lease_s
         self._agents = agents
         self._messages_per_s = messages_per_s
+        self._role = role
         self._leader_address = leader_address
         self._bind_certificates = bind_certificates
         self._sessions: dict[DeviceId, AgentSession] = {}
         self._rate_window_s = clock.monotonic_s()
+        self._news = asyncio.Event()
+        self._looked_at: Role | None = None
+        self.waiting = 0
+        """agents that wait for an election; may be read from any thread"""
         self.term: Leadership | None = None
         self.counters = SessionCounters()
 
@@ -85,6 +97,17 @@ class AgentSessions(agent_pb2_grpc.AgentServiceServicer):
             message = agent_codec.encode_directive_snapshot(snapshot)
             session.outbox.put(box.SNAPSHOT, pb.SessionResponse(directives=message))
 
+    def begin(self, term: Leadership) -> None:
+        """This process leads."""
+        self.term = term
+        self.look_again()
+
+    def look_again(self) -> None:
+        """Let agents that wait for an election see what there is now."""
+        self._looked_at = self._role()
+        self._news.set()
+        self._news = asyncio.Event()
+
     def end_all(self) -> None:
         """This process does not lead any more."""
         self.term = None
@@ -99,6 +122,8 @@ class AgentSessions(agent_pb2_grpc.AgentServiceServicer):
         while True:
             before_s = self._clock.monotonic_s()
             await asyncio.sleep(pause_s)
+            if self.waiting and self._role() != self._looked_at:
+                self.look_again()
             now_s = self._clock.monotonic_s()
             late_s = now_s - before_s - pause_s
             for session in list(self._sessions.values()):
@@ -177,9 +202,7 @@ class AgentSessions(agent_pb2_grpc.AgentServiceServicer):
             raise invalid(Violation("hello", "must be the first message"))
         hello = decode_hello(request.hello)
         self._check_certificate(hello, context)
-        term = self.term
-        if term is None or not term.leads():
-            raise not_leader(self._leader_address())
+        term = await self._elected(hello)
         if len(self._sessions) >= self._agents and hello.device not in self._sessions:
             raise ApiError(
                 Code.RESOURCE_EXHAUSTED,
@@ -206,6 +229,38 @@ class AgentSessions(agent_pb2_grpc.AgentServiceServicer):
         self.counters.connected = len(self._sessions)
         term.handle(events.Joined(hello))
         return session
+
+    async def _elected(self, hello: AgentHello) -> Leadership:
+        """The term of this process, or ApiError (not leader) with who leads instead.
+
+        An agent that comes from the very leader that this process knows has lost it: it waits here
+        until that one is seen to renew its lease, or another is elected, and asks nobody meanwhile.
+        """
+        came_s = self._clock.monotonic_s()
+        until_s = came_s + ELECTION_PATIENCE_S
+        came_from = hello.latest.epoch if hello.latest is not None else 0
+        self.waiting += 1
+        try:
+            while True:
+                if self.term is not None and self.term.leads():
+                    return self.term
+                left_s = until_s - self._clock.monotonic_s()
+                told = self._leads_elsewhere(came_from, came_s)
+                if told or left_s <= 0 or self.waiting > self._agents:
+                    raise not_leader(self._leader_address())
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(left_s):
+                        await self._news.wait()
+        finally:
+            self.waiting -= 1
+
+    def _leads_elsewhere(self, came_from: int, came_s: float) -> bool:
+        """Whether another process is known to lead, by more than a lease that may be a dead one's:
+        it was renewed since the agent came, or is not of the epoch that the agent came from."""
+        role = self._role()
+        if not isinstance(role, Following) or role.leader is None:
+            return False
+        return role.epoch != came_from or role.until_s - self._lease_s > came_s
 
     def _check_certificate(self, hello: AgentHello, context: Any) -> None:
         if not self._bind_certificates:

@@ -169,6 +169,39 @@ def test_killed_leader_is_replaced_and_no_accepted_wish_is_lost(tmp_path: Path) 
     asyncio.run(run())
 
 
+def test_standby_holds_an_agent_that_lost_its_leader_until_one_is_elected(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with Pair(tmp_path) as pair:
+            pair.running.cancel()
+            await asyncio.gather(pair.running, return_exceptions=True)
+            epoch = pair.agent.latest.epoch  # type: ignore[union-attr]
+            os.kill(pair.first.process.pid, signal.SIGKILL)
+            pair.agent.named.clear()
+            pair.running = asyncio.create_task(pair.agent.run(pair.second.agents))
+            await until(lambda: pair.agent.latest.epoch > epoch)  # type: ignore[union-attr]
+            assert pair.first.agents not in pair.agent.named, "a dead leader is not gone back to"
+
+    asyncio.run(run())
+
+
+def test_standby_sends_an_agent_back_to_a_leader_that_is_seen_to_live(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with ControlPlane(tmp_path) as plane:
+            agent = await plane.agent()
+            assert agent.latest is not None
+            standby = await plane.start_controller()
+            leader = plane.controller.addresses
+            await until(lambda: standby.leader().admin == leader.admin)
+            other = TinyAgent("GPU-2")
+            other.latest = agent.latest  # it comes from this very leader
+            with pytest.raises(grpc.aio.AioRpcError):
+                await other.session(standby.addresses.agents)
+            assert other.named == [leader.agents]
+            assert standby.sessions.waiting == 0
+
+    asyncio.run(run())
+
+
 def test_leader_that_was_stopped_past_its_lease_is_obeyed_by_none(tmp_path: Path) -> None:
     async def run() -> None:
         async with Pair(tmp_path) as pair:

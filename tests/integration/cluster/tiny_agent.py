@@ -44,6 +44,8 @@ class TinyAgent:
         self.rejections: list[pb.AgentRejected] = []
         self.last_status: grpc.StatusCode | None = None
         self.leader = ""
+        self.named: list[str] = []
+        """leaders that standbys named, empty where none was known"""
         self.answers = True
         self.silent = False
         self._outbox: asyncio.Queue[pb.SessionRequest] = asyncio.Queue()
@@ -124,6 +126,7 @@ class TinyAgent:
                 self._obey(cluster_codec.decode_directive(response.directive))
             case "not_leader":
                 self.leader = response.not_leader.leader_address
+                self.named.append(self.leader)
             case "rejected":
                 self.rejections.append(response.rejected)
 

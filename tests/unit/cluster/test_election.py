@@ -72,7 +72,10 @@ async def test_one_of_two_leads_and_the_other_knows_where(store: RedisStore) -> 
     one, two = candidate(store, clock, "one"), candidate(store, clock, "two")
     assert one.role == Following(None)
     assert isinstance(await one.step(), Leading)
-    assert await two.step() == Following("one:1")
+    known = await two.step()
+    assert isinstance(known, Following)
+    assert (known.leader, known.epoch) == ("one:1", one.fence.epoch if one.fence else 0)
+    assert known.until_s == pytest.approx(clock.now_s + LONG.lease_s, abs=1.0)
     assert two.fence is None
 
 
@@ -86,7 +89,8 @@ async def test_leader_steps_down_by_its_own_clock_before_its_lease_ends(
     clock.now_s = begin_s + LONG.lease_s - LONG.margin_s - 0.01
     assert isinstance(one.role, Leading)
     clock.now_s = begin_s + LONG.lease_s - LONG.margin_s
-    assert one.role == Following(None)
+    assert isinstance(one.role, Following)
+    assert one.role.leader is None
     assert one.fence is None
     lease = await store.leader()
     assert lease is not None  # nobody else can have been elected yet
@@ -120,8 +124,10 @@ async def test_leader_that_was_stopped_past_its_lease_writes_nothing(store: Redi
         await write(store, fence)
     clock.now_s += 1
     assert one.fence is None
-    assert await one.step() == Following("two:1")
+    known = await one.step()
     assert two.fence is not None
+    assert isinstance(known, Following)
+    assert (known.leader, known.epoch) == ("two:1", two.fence.epoch)
     await write(store, two.fence)
 
 
@@ -137,7 +143,8 @@ async def test_leader_keeps_leading_while_the_store_is_gone_but_not_beyond_its_l
         await one.step()
     assert isinstance(one.role, Leading)
     clock.now_s += LONG.lease_s
-    assert one.role == Following(None)
+    assert isinstance(one.role, Following)
+    assert one.role.leader is None
 
 
 async def test_next_leader_follows_at_once_when_one_resigns(store: RedisStore) -> None:
@@ -173,6 +180,43 @@ async def test_next_leader_follows_at_once_when_one_resigns(store: RedisStore) -
     assert epochs == sorted(set(epochs))
     ones = [role for name, role in roles if name == "one"]
     assert [type(role) for role in ones] == [Following, Leading, Following]
+
+
+async def test_candidate_that_agents_wait_for_goes_first_and_others_go_in_the_end(
+    store: RedisStore,
+) -> None:
+    elected: list[str] = []
+
+    def start(name: str, attended: bool) -> asyncio.Task[None]:
+        def told(role: Role) -> None:
+            if isinstance(role, Leading):
+                elected.append(name)
+
+        runner = Candidate(
+            store,
+            LoopClock(),
+            holder=name,
+            address=f"{name}:1",
+            timing=Timing(lease_s=0.5, renew_s=0.1, margin_s=0.1),
+            attended=lambda: attended,
+            on_change=told,
+        )
+        return asyncio.create_task(runner.run())
+
+    async def leaders(count: int) -> None:
+        async with asyncio.timeout(20):
+            while len(elected) < count:
+                await asyncio.sleep(0.01)
+
+    await store.campaign("dead", "dead:1", lease_s=0.5)
+    tasks = {"alone": start("alone", False), "attended": start("attended", True)}
+    await leaders(1)
+    assert elected == ["attended"]
+    tasks["attended"].cancel()
+    await leaders(2)
+    assert elected == ["attended", "alone"]
+    tasks["alone"].cancel()
+    await asyncio.gather(*tasks.values(), return_exceptions=True)
 
 
 async def test_silent_store_does_not_keep_a_leader_from_stepping_down(
