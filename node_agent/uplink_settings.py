@@ -19,6 +19,8 @@ _OPTIONS = (
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+    # Messages are small and few: to probe the link's bandwidth would answer each with a ping.
+    ("grpc.http2.bdp_probe", 0),
     ("grpc.enable_retries", 0),
     ("grpc.enable_http_proxy", 0),
 )

@@ -52,6 +52,9 @@ class Operator:
         self.failures: Counter[str] = Counter()
         self._watching: asyncio.Task[None] | None = None
         self._applied: dict[tuple[str, str], tuple[common.Directive, float]] = {}
+        self._frozen: set[str] = set()
+        self._froze_s = 0.0
+        """when a device was last seen to be frozen, or no longer"""
         self._moved = asyncio.Event()
 
     async def close(self) -> None:
@@ -106,9 +109,16 @@ class Operator:
                     if record.outcome == common.DIRECTIVE_OUTCOME_APPLIED:
                         seen = (record.directive, time.monotonic())
                         self._applied[record.device, record.key] = seen
+                        if record.key == "device":
+                            self._see_device(record)
                         self._moved.set()
             except grpc.aio.AioRpcError:
                 await asyncio.sleep(0.2)
+
+    def _see_device(self, record: pb.DirectiveRecord) -> None:
+        said = self._frozen.add if record.directive.device.freeze else self._frozen.discard
+        said(record.device)
+        self._froze_s = time.monotonic()
 
     async def change_one(self, number: int, priority: int, due_s: float) -> float:
         """Seconds from ``due_s`` until one agent has applied a priority."""
@@ -125,18 +135,9 @@ class Operator:
         """Seconds from ``due_s`` until all agents have applied a freeze or its end."""
         request = pb.FreezeRequest() if freeze else pb.ThawRequest()
         await self.call("Freeze" if freeze else "Thaw", request)
-        devices = {device_of(number) for number in range(count)}
-        latest_s = 0.0
-        while True:
-            for device in list(devices):
-                directive, at_s = self._applied.get((device, "device"), (None, 0.0))
-                if directive is not None and directive.device.freeze == freeze:
-                    devices.discard(device)
-                    latest_s = max(latest_s, at_s)
-            if not devices:
-                return latest_s - due_s
+        while len(self._frozen) != (count if freeze else 0):
             await self._next()
-            await asyncio.sleep(0.005)  # one look for many acknowledgements
+        return self._froze_s - due_s
 
     async def _next(self) -> None:
         self._moved.clear()

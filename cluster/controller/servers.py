@@ -28,6 +28,8 @@ _KEEPALIVE = (
     ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.so_reuseport", 0),
+    # Messages are small and few: to probe the link's bandwidth would answer each with a ping.
+    ("grpc.http2.bdp_probe", 0),
 )
 
 
