@@ -55,10 +55,14 @@ bench-sim: setup
 figures: setup
 	$(BIN)/python -m benchmarks.figures
 
-# Real runs, each repeated five times; then the simulator calibrated on one of them (a quarter hour).
+# Real runs, each repeated five times, at two rates, then with other lengths and pools; and the
+# simulator, calibrated on one of them, against all others (half an hour).
+REPEATS := build/bench/repeats
 validation: setup
-	$(BIN)/python -m benchmarks.sharing --demo --loads 1,2 --repeats 5 --out build/bench/repeats/sharing.json
-	$(BIN)/python -m benchmarks.validation --runs build/bench/repeats/runs
+	rm -rf $(REPEATS)
+	$(BIN)/python -m benchmarks.sharing --demo --loads 1,2 --repeats 5 --out $(REPEATS)/rates/sharing.json
+	$(BIN)/python -m benchmarks.sharing --demo --loads 1.5 --splits 0.5 --length-scale 0.35 --repeats 5 --out $(REPEATS)/lengths/sharing.json
+	$(BIN)/python -m benchmarks.validation --runs $(REPEATS)/rates/runs --runs $(REPEATS)/lengths/runs
 
 bench-sizing: setup
 	$(BIN)/python -m benchmarks.sizing

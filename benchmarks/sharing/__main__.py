@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import signal
 from collections.abc import Sequence
 from dataclasses import replace
@@ -70,6 +71,12 @@ def main(
     ] = None,
     trace: Annotated[Path | None, typer.Option(help="Azure trace (CSV) for the arrivals.")] = None,
     lengths: Annotated[Path | None, typer.Option(help="Table (CSV) of lengths.")] = None,
+    length_scale: Annotated[
+        float | None, typer.Option(min=0.01, max=1.0, help="Lengths are made so much shorter.")
+    ] = None,
+    splits: Annotated[
+        str | None, typer.Option(help="Static parts of the KV memory for the first model: 0.3,0.5")
+    ] = None,
     repeats: Annotated[
         int, typer.Option(min=1, help="Runs of each arm under each load; figures are the last's.")
     ] = 1,
@@ -83,7 +90,19 @@ def main(
     part = Part.CALM if no_pressure else Part.LOADS if demo else Part.ALL
     try:
         with console.status("models and conditions"):
-            conditions = _with_options(preset(models.DEFAULT_ROOT, seed), loads, trace, lengths)
+            conditions = preset(models.DEFAULT_ROOT, seed)
+            if loads is not None:
+                conditions = replace(conditions, loads=_parse("--loads", loads))
+            if splits is not None:
+                conditions = replace(conditions, splits=_parse("--splits", splits, 1.0))
+            if length_scale is not None:
+                conditions = replace(conditions, length_scale=length_scale)
+            if trace is not None:
+                gaps = read_azure_gaps(trace)
+                conditions = replace(conditions, gaps=gaps, gaps_name=str(trace))
+            if lengths is not None:
+                source = read_lengths(lengths)
+                conditions = replace(conditions, lengths=source, lengths_name=str(lengths))
             arms = plug_in_arms(conditions, out.parent / "arms")
         result = asyncio.run(_run(conditions, arms, part, out.parent, repeats))
     except (MirageError, OSError) as error:
@@ -100,26 +119,18 @@ def main(
     console.print(f"result: {out}")
 
 
-def _with_options(
-    conditions: Conditions, loads: str | None, trace: Path | None, lengths: Path | None
-) -> Conditions:
-    if loads is not None:
-        conditions = replace(conditions, loads=_parse_loads(loads))
-    if trace is not None:
-        conditions = replace(conditions, gaps=read_azure_gaps(trace), gaps_name=str(trace))
-    if lengths is not None:
-        conditions = replace(conditions, lengths=read_lengths(lengths), lengths_name=str(lengths))
-    return conditions
-
-
-def _parse_loads(text: str) -> tuple[float, ...]:
+def _parse(option: str, text: str, below: float = math.inf) -> tuple[float, ...]:
+    """Numbers, ascending."""
     try:
-        loads = sorted({float(part) for part in text.split(",")})
+        numbers = sorted({float(part) for part in text.split(",")})
     except ValueError:
-        loads = []
-    if not loads or loads[0] <= 0:
-        raise typer.BadParameter(f"--loads takes positive numbers with commas, not {text!r}")
-    return tuple(loads)
+        numbers = []
+    if not numbers or numbers[0] <= 0 or not numbers[-1] < below:
+        bound = "" if below == math.inf else f" below {below:g}"
+        raise typer.BadParameter(
+            f"{option} takes positive numbers{bound} with commas, not {text!r}"
+        )
+    return tuple(numbers)
 
 
 async def _run(

@@ -60,16 +60,16 @@ class Compared:
 
 
 def main(
-    runs: Annotated[Path, typer.Option(help="Folder of the real runs' records.")] = Path(
-        "build/bench/runs"
-    ),
+    runs: Annotated[
+        list[Path], typer.Option(help="Folder of real runs' records; may be given again.")
+    ] = [Path("build/bench/runs")],  # noqa: B006
     out: Annotated[Path, typer.Option(help="Where the result is written.")] = Path(
         "build/bench/validation.json"
     ),
 ) -> None:
     """Calibrate the simulator on one real run and predict the others."""
     try:
-        records = read_records(runs)
+        records = [record for folder in runs for record in read_records(folder)]
         result = validate(records)
     except MirageError as error:
         console.print(str(error), style="red", markup=False, highlight=False)
