@@ -14,8 +14,9 @@ conditions; throughput and preemptions have one figure a run, so ``median_error`
 some, by one at least.  ``noise_floor`` is what one real run is off the mean of its repeats, taken
 the same way.  What cannot be had is null, and ``why`` says what is missing.
 
-One run calibrates each kind of kernels (stock's, and the plug-in's), the one with the fewest
-preemptions, and is not predicted.  A calibration on CPU says nothing of GPUs.
+One run calibrates each kind of kernels (stock's, and the plug-in's), one in which no weights move,
+with the fewest preemptions a request and the most requests, and is not predicted.  A calibration on
+CPU says nothing of GPUs.
 """
 
 from __future__ import annotations
@@ -32,7 +33,12 @@ from rich.console import Console
 from rich.progress import track
 
 from benchmarks.validation.calibrate import Calibration, calibrate
-from benchmarks.validation.predict import Outcome, predict, real_outcome
+from benchmarks.validation.predict import (
+    Outcome,
+    added_first_token_s,
+    predict,
+    real_outcome,
+)
 from benchmarks.validation.records import Record, read_records, repeats
 from mirage_core.errors import ConfigError, MirageError
 
@@ -59,6 +65,15 @@ class Compared:
     thrashes: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Calibrated:
+    """One kind of kernels, on one run; ``first_token_s`` as in ``predict``."""
+
+    on: Record
+    models: dict[str, Calibration]
+    first_token_s: float
+
+
 def main(
     runs: Annotated[
         list[Path], typer.Option(help="Folder of real runs' records; may be given again.")
@@ -82,20 +97,22 @@ def main(
 
 def validate(records: Sequence[Record]) -> dict[str, object]:
     """The whole result; ``records`` may be empty."""
-    calibrated: dict[str, tuple[Record, dict[str, Calibration]]] = {}
+    calibrated: dict[str, Calibrated] = {}
     for kernels in sorted({record.head.kernels for record in records}):
         calibrated[kernels] = _calibrate([r for r in records if r.head.kernels == kernels])
     compared = []
     for group in track(repeats(records), "predicting", console=console, disable=not records):
-        used, calibrations = calibrated[group[0].head.kernels]
-        if used in group:
-            continue
-        compared.append(_compare(group, calibrations))
+        used = calibrated[group[0].head.kernels]
+        if used.on not in group:
+            compared.append(_compare(group, used))
     return {
-        "calibrated_on": {k: used.head.name for k, (used, _) in calibrated.items()} or None,
+        "calibrated_on": {k: used.on.head.name for k, used in calibrated.items()} or None,
         "fits": {
-            k: {model: _fit_json(each) for model, each in found.items()}
-            for k, (_, found) in calibrated.items()
+            k: {
+                "first_token_s": used.first_token_s,
+                **{model: _fit_json(each) for model, each in used.models.items()},
+            }
+            for k, used in calibrated.items()
         },
         "runs": len(records),
         "conditions": len(compared),
@@ -113,24 +130,32 @@ def validate(records: Sequence[Record]) -> dict[str, object]:
     }
 
 
-def _calibrate(records: Sequence[Record]) -> tuple[Record, dict[str, Calibration]]:
-    """The run with the fewest preemptions, of which step times can be seen best."""
+def _calibrate(records: Sequence[Record]) -> Calibrated:
+    """On the run in which step times can be seen best: no weights move, the fewest preemptions a
+    request, the most requests."""
+
+    def rank(record: Record) -> tuple[float, float, int]:
+        asked = len(record.requests)
+        return (record.head.counted.get("remaps", 0.0), record.head.preemptions / asked, -asked)
+
     failures = []
-    for record in sorted(records, key=lambda each: (each.head.preemptions, -len(each.requests))):
+    for record in sorted(records, key=rank):
         try:
-            return record, {model: calibrate(record, model) for model in record.head.models}
+            models = {model: calibrate(record, model) for model in record.head.models}
         except ConfigError as error:
             failures.append(str(error))
+            continue
+        return Calibrated(record, models, added_first_token_s(record, models))
     raise ConfigError("no run calibrates: " + "; ".join(failures[:3]))
 
 
-def _compare(group: Sequence[Record], calibrations: dict[str, Calibration]) -> Compared:
+def _compare(group: Sequence[Record], used: Calibrated) -> Compared:
     real = tuple(real_outcome(record) for record in group)
     preempted = float(np.mean([outcome.preemptions for outcome in real]))
     return Compared(
         name=group[0].head.name,
         real=real,
-        predicted=predict(group[0], calibrations),
+        predicted=predict(group[0], used.models, used.first_token_s),
         thrashes=preempted >= THRASH * len(group[0].requests),
     )
 
@@ -194,7 +219,7 @@ def _median(values: Sequence[float]) -> float:
 
 def _fit_json(calibration: Calibration) -> dict[str, object]:
     return {
-        "http_s": calibration.http_s,
+        "slowdown": calibration.slowdown,
         "steps": calibration.steps,
         "residual_share": calibration.residual_share,
         **asdict(calibration.step_time),

@@ -146,6 +146,35 @@ def test_bounds_of_lending_that_cannot_be_are_refused(
     asyncio.run(run())
 
 
+def test_no_way_of_writing_a_wish_gets_round_what_cannot_be_lent(tmp_path: Path) -> None:
+    """10 MiB of weights, 6 of them to be lent: by no call can they be pinned or floored away."""
+    pinned = wish(lending=common.LendingBounds(at_least_bytes=6 << 20), pinned=True)
+    floored = wish(lending=common.LendingBounds(at_least_bytes=6 << 20), floor_bytes=5 << 20)
+
+    async def run() -> None:
+        async with ControlPlane(tmp_path) as plane:
+            await plane.register(lending=common.LendingBounds(at_least_bytes=6 << 20))
+            before = (await plane.model()).wish
+            admin = plane.admin
+            for call in (
+                admin.Apply(pb.ApplyRequest(models=[pinned])),
+                admin.Apply(pb.ApplyRequest(models=[floored])),
+                admin.UpdateModel(pb.UpdateModelRequest(wish=pinned)),
+                admin.UpdateModel(pb.UpdateModelRequest(wish=floored)),
+                admin.SetModelPinned(pb.SetModelPinnedRequest(name="chat", pinned=True)),
+                admin.SetModelFloor(pb.SetModelFloorRequest(name="chat", floor_bytes=5 << 20)),
+            ):
+                with pytest.raises(grpc.aio.AioRpcError) as refused:
+                    await call
+                assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+                assert "lending.at_least_bytes" in str(refused.value.details())
+            assert (await plane.model()).wish == before
+            await admin.SetModelFloor(pb.SetModelFloorRequest(name="chat", floor_bytes=4 << 20))
+            assert (await plane.model()).wish.floor_bytes == 4 << 20
+
+    asyncio.run(run())
+
+
 def test_freeze_shadow_sharing_and_drains_reach_the_device(tmp_path: Path) -> None:
     async def run() -> None:
         async with ControlPlane(tmp_path) as plane:

@@ -165,6 +165,24 @@ def test_tokens_decide_who_views_and_who_operates_and_are_rotated_live(tmp_path:
     asyncio.run(run())
 
 
+def test_who_may_only_view_changes_nothing_by_any_call(tmp_path: Path) -> None:
+    tokens = token_file(tmp_path / "tokens.yaml", bob="view")
+    service = pb.DESCRIPTOR.services_by_name["AdminService"]
+    # Whatever takes the options of a write is one.
+    writes = {each.name for each in service.methods if "options" in each.input_type.fields_by_name}
+    assert {"SetModelLending", "Freeze", "Apply"} <= writes
+
+    async def run() -> None:
+        async with ControlPlane(tmp_path / "s", tokens=tokens) as plane:
+            for name in sorted(writes):
+                request = getattr(pb, f"{name}Request")()
+                error = await fault(getattr(plane.admin, name)(request, metadata=bearer("bob")))
+                assert error.code() is Code.PERMISSION_DENIED, name
+                assert detail_of(error).reason == common.ERROR_REASON_FORBIDDEN
+
+    asyncio.run(run())
+
+
 def test_caller_that_asks_too_often_is_told_how_long_to_wait(tmp_path: Path) -> None:
     async def run() -> None:
         limits = {"calls_per_s": 0.01, "calls_burst": 3}

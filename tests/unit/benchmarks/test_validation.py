@@ -111,12 +111,38 @@ def test_a_calibration_finds_the_step_times_that_made_the_tokens() -> None:
     assert fitted.context_ps == pytest.approx(CONTEXT_S * 1e12, rel=0.05)
     assert fitted.prefill_ps == pytest.approx(PREFILL_S * 1e12, rel=0.1)
     assert fitted.prefill_token_ps == pytest.approx(TOKEN_S * 1e12, rel=0.05)
-    assert found.http_s == pytest.approx(HTTP_S, rel=0.2)
+    assert found.slowdown == 0.0
     assert found.residual_share < 1e-3
 
 
+def test_steps_beside_a_busy_engine_show_how_much_it_slows_them() -> None:
+    mine = served()
+    turn_s = mine[len(mine) // 2].arrival_s - 0.5  # between two batches
+
+    def later_s(time_s: float) -> float:
+        return time_s if time_s < turn_s else turn_s + 1.3 * (time_s - turn_s)
+
+    slower = tuple(
+        each.model_copy(
+            update={
+                "arrival_s": later_s(each.arrival_s),
+                "token_times_s": tuple(map(later_s, each.token_times_s)),
+            }
+        )
+        for each in mine
+    )
+    end_s = slower[-1].token_times_s[-1]
+    other = mine[0].model_copy(
+        update={"model": "large", "arrival_s": turn_s, "token_times_s": (end_s,)}
+    )
+    both = head(models={"small": FACTS, "large": FACTS})
+    found = calibrate(Record(both, (*slower, other)), "small")
+    assert found.slowdown == pytest.approx(0.3, abs=0.05)
+    assert found.step_time.step_ps == pytest.approx(STEP_S * 1e12, rel=0.05)
+
+
 def test_a_run_with_too_few_steps_does_not_calibrate() -> None:
-    with pytest.raises(ConfigError, match="steps of small can be told apart"):
+    with pytest.raises(ConfigError, match="24 steps of small without prompts and 0 with some"):
         calibrate(Record(head(), served()[:1]), "small")
 
 
@@ -127,6 +153,7 @@ def test_predictions_meet_runs_that_follow_the_calibrated_times() -> None:
     metrics = result["metrics"]
     assert result["calibrated_on"] == {"stock": records[0].head.name}
     assert result["conditions"] == 1
+    assert result["fits"]["stock"]["first_token_s"] == pytest.approx(HTTP_S, rel=0.2)
     for name in ("ttft", "tbt", "throughput"):
         assert metrics[name]["median_error"] < 0.1, name
         assert metrics[name]["p99_error"] < 0.2, name
