@@ -66,9 +66,9 @@ class Following:
 
 Role = Leading | Following
 
-HESITATION_S = 0.5
-"""After a lease's end, of a candidate that no agent waits for.  Agents wait at one of the standbys,
-and if that one is elected they need not connect to another."""
+HESITATION_S = 1.0
+"""After a lease's end, of a candidate that no agent waits for yet.  Agents wait at one of the
+standbys, and if that one is elected they need not connect to another, which costs more."""
 _LOOK_S = 0.02
 
 

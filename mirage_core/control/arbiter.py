@@ -289,12 +289,15 @@ class Arbiter:
         if self._awaited:
             self._deny_while_rebuilding(now_s)
             return
-        view = self._books.device_view(now_s, owed_pages=0)
-        self._restore_overlent(view, now_s)
+        lent = self._books.units_lent
+        view = self._books.device_view(now_s, owed_pages=0) if lent else None
+        if view is not None:
+            self._restore_overlent(view, now_s)
         self._serve_takes(now_s)
         self._serve_asks(now_s)
         self._lend_directed(now_s)
-        self._revert(view, now_s)
+        if lent or self._books.units_lent:
+            self._revert(view, now_s)
         if self._limits_stale:
             self._limits_stale = False
             self._send_limits()
@@ -417,9 +420,9 @@ class Arbiter:
             f"{self._orders.held_back()}"
         )
 
-    def _revert(self, view: DeviceView, now_s: float) -> None:
+    def _revert(self, view: DeviceView | None, now_s: float) -> None:
         """``view`` is of the settling's start, and serves if nothing was done since."""
-        if self._orders.actions:
+        if view is None or self._orders.actions:
             view = self._books.device_view(now_s, owed_pages=0)
         owed_pages = self._owed_pages()
         if owed_pages:

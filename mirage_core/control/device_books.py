@@ -97,6 +97,13 @@ class DeviceBooks:
 
     # ---- counting
 
+    @property
+    def units_lent(self) -> bool:
+        """Some engine lends units, or was asked to."""
+        return any(record.plan.slots for record in self.records.values()) or any(
+            operation.plan is not None for operation in self.pending.values()
+        )
+
     def pending_of(self, engine: EngineId) -> list[PendingOperation]:
         return [p for p in self.pending.values() if p.engine == engine]
 
