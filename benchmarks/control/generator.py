@@ -193,6 +193,7 @@ async def _finished(tasks: list[asyncio.Task[float]]) -> list[float | None]:
 async def main(settings: dict[str, Any]) -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    gc.set_threshold(50_000)  # of many agents, each of which alone makes little
     generator = Generator(settings["admins"], settings["agents"], Path(settings["certificates"]))
     loop = asyncio.get_running_loop()
     reader = asyncio.StreamReader(limit=1 << 20)
