@@ -50,6 +50,7 @@ _EXPLANATIONS_KEPT = 16
 """Of each device; one takes some kilobytes."""
 _EVENTS_WAITING = 10_000
 _TRACES_KEPT = 4096
+_FLUSHED_AT_ONCE = 20
 
 
 class WallClock(Protocol):
@@ -334,21 +335,29 @@ class Term:
             self.handle(ev.Tick())
 
     async def _flush_forever(self) -> None:
-        """Last observations of devices, for readers who are not this process."""
+        """Last observations of devices, for readers who are not this process.
+
+        Part by part: all at once would keep directives waiting for a tenth of a second.
+        """
         while True:
-            await asyncio.sleep(self._settings.flush_s)
-            values: dict[str, bytes | None] = {}
-            for device, record in list(self.reconciler.state.devices.items()):
-                seen = record.observation
-                if seen is None or self._flushed.get(device) == (seen.free_pages, seen.engines):
-                    continue
-                self._flushed[device] = (seen.free_pages, seen.engines)
-                values[device] = _encode_observation(seen)
-                if len(values) >= 100:
-                    await self._writer.observe(DEVICE, values)
-                    values = {}
-            if values:
-                await self._writer.observe(DEVICE, values)
+            devices = list(self.reconciler.state.devices)
+            parts = [
+                devices[i : i + _FLUSHED_AT_ONCE] for i in range(0, len(devices), _FLUSHED_AT_ONCE)
+            ]
+            for part in parts or [[]]:
+                await asyncio.sleep(self._settings.flush_s / max(1, len(parts)))
+                await self._flush(part)
+
+    async def _flush(self, devices: Sequence[DeviceId]) -> None:
+        values: dict[str, bytes | None] = {}
+        for device in devices:
+            seen = self.reconciler.state.devices[device].observation
+            if seen is None or self._flushed.get(device) == (seen.free_pages, seen.engines):
+                continue
+            self._flushed[device] = (seen.free_pages, seen.engines)
+            values[device] = _encode_observation(seen)
+        if values:
+            await self._writer.observe(DEVICE, values)
 
 
 def history_lost_event(why: str, unix_s: float) -> bytes:

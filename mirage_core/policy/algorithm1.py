@@ -103,8 +103,6 @@ def plan_reversion(view: DeviceView, policy: Policy, now_s: float) -> Decision:
     """
     if policy.reversion is None:
         return Decision(now_s)
-    if not any(engine.plan.slots for engine in view):
-        return Decision(now_s)  # nothing is lent
     ranked = rank_donors(view.engines, None, policy.order)
     lenders = [lender for lender in reversed(ranked) if lender.plan.slots]
     rows = {lender.engine: lender.row for lender in lenders}
