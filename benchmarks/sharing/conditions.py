@@ -180,7 +180,8 @@ def full(model_root: Path, seed: int) -> Conditions:
 
 
 def quick(model_root: Path, seed: int) -> Conditions:
-    """The highest load alone; eager and one split, since starting engines takes most of the time.
+    """The highest load alone; eager and one split, since starting engines takes most of the time,
+    and shorter bursts.
 
     The split is the one at which both pools hold about as many requests.
     """
@@ -190,6 +191,8 @@ def quick(model_root: Path, seed: int) -> Conditions:
         splits=(0.4,),
         loads=(2.0,),
         saturation_s=12.0,
+        horizon_s=24.0,
+        period_s=6.0,
     )
 
 
