@@ -56,12 +56,12 @@ class Leading:
 class Following:
     """leader   its address, as long as its lease is not known to have ended; None: unknown
     epoch    of the last lease that was seen
-    until_s  end of that lease by the candidate's clock, unless it is renewed
+    renewed_s  when that lease was last renewed, by the candidate's clock, or a little earlier
     """
 
     leader: str | None
     epoch: int = 0
-    until_s: float = -math.inf
+    renewed_s: float = -math.inf
 
 
 Role = Leading | Following
@@ -114,11 +114,12 @@ class Candidate:
         if held is None:
             return Following(None)
         lease, until_s = held
+        renewed_s = until_s - self._timing.lease_s
         if self._clock.monotonic_s() >= until_s:
-            return Following(None, lease.epoch, until_s)
+            return Following(None, lease.epoch, renewed_s)
         if lease.holder == self._holder:
             return Leading(Fence(lease.epoch), until_s)
-        return Following(lease.address, lease.epoch, until_s)
+        return Following(lease.address, lease.epoch, renewed_s)
 
     @property
     def fence(self) -> Fence | None:

@@ -107,18 +107,18 @@ class Operator:
                 async for response in self._stubs[self.leader].Watch(request):
                     record = response.directive
                     if record.outcome == common.DIRECTIVE_OUTCOME_APPLIED:
-                        seen = (record.directive, time.monotonic())
-                        self._applied[record.device, record.key] = seen
-                        if record.key == "device":
-                            self._see_device(record)
-                        self._moved.set()
+                        self._see_applied(record, time.monotonic())
             except grpc.aio.AioRpcError:
                 await asyncio.sleep(0.2)
 
-    def _see_device(self, record: pb.DirectiveRecord) -> None:
-        said = self._frozen.add if record.directive.device.freeze else self._frozen.discard
-        said(record.device)
-        self._froze_s = time.monotonic()
+    def _see_applied(self, record: pb.DirectiveRecord, at_s: float) -> None:
+        if record.key == "device":
+            say = self._frozen.add if record.directive.device.freeze else self._frozen.discard
+            say(record.device)
+            self._froze_s = at_s
+        else:
+            self._applied[record.device, record.key] = (record.directive, at_s)
+        self._moved.set()
 
     async def change_one(self, number: int, priority: int, due_s: float) -> float:
         """Seconds from ``due_s`` until one agent has applied a priority."""

@@ -91,7 +91,6 @@ class Controller:
         self.sessions = AgentSessions(
             clock,
             heartbeat_s=config.heartbeat_s,
-            lease_s=config.timing().lease_s,
             agents=limits.agents,
             messages_per_s=limits.agent_messages_per_s,
             role=self._role,

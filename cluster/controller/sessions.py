@@ -53,7 +53,6 @@ class AgentSessions(agent_pb2_grpc.AgentServiceServicer):
         clock: Clock,
         *,
         heartbeat_s: float,
-        lease_s: float,
         agents: int,
         messages_per_s: float,
         role: Callable[[], Role],
@@ -63,7 +62,6 @@ class AgentSessions(agent_pb2_grpc.AgentServiceServicer):
         """``bind_certificates``: an agent's node must be a name of its certificate."""
         self._clock = clock
         self._heartbeat_s = heartbeat_s
-        self._lease_s = lease_s
         self._agents = agents
         self._messages_per_s = messages_per_s
         self._role = role
@@ -260,7 +258,7 @@ class AgentSessions(agent_pb2_grpc.AgentServiceServicer):
         role = self._role()
         if not isinstance(role, Following) or role.leader is None:
             return False
-        return role.epoch != came_from or role.until_s - self._lease_s > came_s
+        return role.epoch != came_from or role.renewed_s > came_s
 
     def _check_certificate(self, hello: AgentHello, context: Any) -> None:
         if not self._bind_certificates:

@@ -343,9 +343,9 @@ class Term:
             devices = list(self.reconciler.state.devices)
             parts = [
                 devices[i : i + _FLUSHED_AT_ONCE] for i in range(0, len(devices), _FLUSHED_AT_ONCE)
-            ]
-            for part in parts or [[]]:
-                await asyncio.sleep(self._settings.flush_s / max(1, len(parts)))
+            ] or [[]]
+            for part in parts:
+                await asyncio.sleep(self._settings.flush_s / len(parts))
                 await self._flush(part)
 
     async def _flush(self, devices: Sequence[DeviceId]) -> None:

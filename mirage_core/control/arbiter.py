@@ -289,14 +289,13 @@ class Arbiter:
         if self._awaited:
             self._deny_while_rebuilding(now_s)
             return
-        lent = self._books.units_lent
-        view = self._books.device_view(now_s, owed_pages=0) if lent else None
+        view = self._books.device_view(now_s, owed_pages=0) if self._books.units_lent else None
         if view is not None:
             self._restore_overlent(view, now_s)
         self._serve_takes(now_s)
         self._serve_asks(now_s)
         self._lend_directed(now_s)
-        if lent or self._books.units_lent:
+        if view is not None or self._books.units_lent:
             self._revert(view, now_s)
         if self._limits_stale:
             self._limits_stale = False

@@ -47,7 +47,7 @@ def test_standby_reads_refuses_writes_and_names_the_leader(tmp_path: Path) -> No
             agent = TinyAgent("GPU-1")
             with pytest.raises(grpc.aio.AioRpcError):
                 await agent.session(other.addresses.agents)
-            assert agent.leader == leader.agents
+            assert agent.named == [leader.agents]
 
     asyncio.run(run())
 

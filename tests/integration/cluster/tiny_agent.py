@@ -43,7 +43,6 @@ class TinyAgent:
         self.welcomes: list[Any] = []
         self.rejections: list[pb.AgentRejected] = []
         self.last_status: grpc.StatusCode | None = None
-        self.leader = ""
         self.named: list[str] = []
         """leaders that standbys named, empty where none was known"""
         self.answers = True
@@ -125,8 +124,7 @@ class TinyAgent:
             case "directive":
                 self._obey(cluster_codec.decode_directive(response.directive))
             case "not_leader":
-                self.leader = response.not_leader.leader_address
-                self.named.append(self.leader)
+                self.named.append(response.not_leader.leader_address)
             case "rejected":
                 self.rejections.append(response.rejected)
 

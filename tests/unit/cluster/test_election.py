@@ -75,7 +75,7 @@ async def test_one_of_two_leads_and_the_other_knows_where(store: RedisStore) -> 
     known = await two.step()
     assert isinstance(known, Following)
     assert (known.leader, known.epoch) == ("one:1", one.fence.epoch if one.fence else 0)
-    assert known.until_s == pytest.approx(clock.now_s + LONG.lease_s, abs=1.0)
+    assert known.renewed_s == pytest.approx(clock.now_s, abs=1.0)
     assert two.fence is None
 
 
